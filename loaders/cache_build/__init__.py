@@ -1,1 +1,1 @@
-"""From one image to what the cache stores of it, and from a source to a whole cache."""
+"""Builds caches: encodes each image and writes the files."""

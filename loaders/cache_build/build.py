@@ -35,12 +35,12 @@ _OURS = re.compile(rb"(shard-\d{5}-of-\d{5}\.h5|penstock-cache\.json)(\.(lock|tm
 
 @dataclass(frozen=True, kw_only=True)
 class BuiltCache:
-    """Describe a cache after a build.
+    """A cache after a build.
 
     Attributes:
-        path: the file, or the folder of shards.
-        files: those that this process built or found complete.
-        complete: whether the cache is complete now; it is not while other tasks of a job array build their shards.
+        path: path of the file, or of the folder of shards.
+        files: the files that this process built or found complete.
+        complete: whether the cache is complete now; False while other tasks of a job array build their shards.
     """
 
     path: bytes
@@ -60,13 +60,13 @@ def build_cache(
     wait: bool = True,
     progress: BuildProgress | None = None,
 ) -> BuiltCache:
-    """Return the cache of `source` at `dest`; build it, or wait for another builder, unless it is complete and fresh.
+    """Return the cache of `source` at `dest`; unless it is complete and fresh, build it or wait for another builder.
 
-    encoding: by default Encoding(), lossless JPEG. workers: processes that encode, by default one per processor, 0 for
-    none. shards: number of files; with more than one, `dest` is a folder, and each of `ranks` builds its share.
-    replace_stale: build again what is stale or damaged, as `penstock cache build` does; a loader raises instead. A
-    source is scanned again if one of its files changed since its scan. Raises ValueError for impossible numbers,
-    LoaderError as build_file does.
+    encoding: by default Encoding(), lossless JPEG. workers: number of encoding processes, by default one per processor;
+    0 encodes in this process. shards: number of files; with more than one, `dest` is a folder, and each of `ranks`
+    builds its share. replace_stale: rebuild stale or damaged files, as `penstock cache build` does; a loader raises
+    instead. A source is scanned again if one of its files changed since its scan. Raises ValueError for impossible
+    numbers, LoaderError as build_file does.
     """
     if not isinstance(source, Source):
         raise ValueError(f"source must be a Source, such as open_source(path), got {shown(source)}")
@@ -75,7 +75,7 @@ def build_cache(
     if not isinstance(ranks, Ranks | None):
         raise ValueError(f"ranks must be Ranks, got {shown(ranks)}")
     source = refresh_source(images_of(source))
-    shards = checked_int("shards (an image each at least)", shards, 1, min(MAX_SHARDS, len(source)))
+    shards = checked_int("shards (at least one image each)", shards, 1, min(MAX_SHARDS, len(source)))
     request = BuildRequest(
         source=source,
         encoding=checked_encoding(encoding) or Encoding(),
@@ -90,7 +90,7 @@ def build_cache(
     ranks = ranks or Ranks()
     if shards > 1:
         return _build_set(request, path, shards, ranks)
-    # Ranks that can wait for each other do: the lock lets one of them build, and the others find the file.
+    # Ranks that can wait for each other do so: the lock lets one of them build, and the others find the file.
     return BuiltCache(path=path, files=[build_file(request, path)])
 
 
@@ -102,26 +102,26 @@ def checked_encoding(encoding: Encoding | None) -> Encoding | None:
 
 
 def refuse_resized_fields(source: Source, encoding: Encoding) -> None:
-    """Raise ValueError for fields that would not fit the images as they are stored."""
+    """Raise ValueError for fields that would not fit the resized images."""
     moving = [name for name, kind in field_kinds_of(source).items() if kind.rules.moves and not kind.relative]
     if encoding.resize is not None and moving:
         raise ValueError(
-            f"encoding makes the images smaller, and {', '.join(moving)} would not fit them: use an Encoding without "
-            "resize, or make images and fields smaller before"
+            f"encoding resizes the images but not {', '.join(moving)}: use an Encoding without resize, or resize "
+            "images and fields beforehand"
         )
 
 
 def refuse_inside(source: Source, dest: bytes) -> None:
-    """Raise LoaderError E-MISUSE for a cache inside the folder of its images, which it would change."""
+    """Raise LoaderError E-MISUSE for a cache inside the folder of its images: it would change the folder."""
     for part in find_whole(source):
         root: bytes | None = getattr(part, "root", None)
         if root is not None and (dest + b"/").startswith(os.path.realpath(root).rstrip(b"/") + b"/"):
-            fix = "choose a place outside of it"
-            raise LoaderError("E-MISUSE", "the cache would lie in the folder of its images", fix=fix, path=dest)
+            fix = "choose a path outside it"
+            raise LoaderError("E-MISUSE", "the cache would be inside the folder of its images", fix=fix, path=dest)
 
 
 def _build_set(request: BuildRequest, folder: bytes, shards: int, ranks: Ranks) -> BuiltCache:
-    """Build each shard as a file of its own, which resumes by itself; then write the manifest that makes them a set."""
+    """Build each shard as a separate, resumable file; then write the manifest that makes them a set."""
     complete = _is_complete(request, folder, shards)
     if not complete:
         _prepare_folder(folder)
@@ -141,13 +141,13 @@ def _build_set(request: BuildRequest, folder: bytes, shards: int, ranks: Ranks) 
 def _request_shards(
     request: BuildRequest, folder: bytes, shards: int, numbers: Iterable[int]
 ) -> Iterator[tuple[BuildRequest, bytes]]:
-    """Yield for each of `numbers` what is to be built, and where."""
+    """Yield a build request and a path for each of `numbers`."""
     for shard in numbers:
         yield replace(request, shard=(shard, shards)), os.path.join(folder, shard_name(shard, shards))
 
 
 def _read_abouts(request: BuildRequest, folder: bytes, shards: int) -> list[About] | None:
-    """Read the metadata of all shards; None while one is missing. Raises LoaderError for one that may not be used."""
+    """Return the metadata of all shards; None while one is missing. Raises LoaderError for an unusable shard."""
     found = []
     for each in _request_shards(request, folder, shards, range(shards)):
         about = read_usable_file(*each)
@@ -158,17 +158,17 @@ def _read_abouts(request: BuildRequest, folder: bytes, shards: int) -> list[Abou
 
 
 def _is_complete(request: BuildRequest, folder: bytes, shards: int) -> bool:
-    """Return whether a set that may be used is there. Raises LoaderError for anything that must not be replaced."""
+    """Return whether `folder` contains a usable set. Raises LoaderError for anything that must not be replaced."""
     if not os.path.lexists(folder):
         return False
     if not os.path.isdir(folder):
         fix = "choose another name, or remove it yourself"
-        raise LoaderError("E-CACHE", "shards need a folder, and a file is there", fix=fix, path=folder)
+        raise LoaderError("E-CACHE", "a set of shards needs a folder, but this is a file", fix=fix, path=folder)
     others = [name for name in os.listdir(folder) if not _OURS.fullmatch(name)]
     if others:
         fix = "choose an empty folder"
         raise LoaderError(
-            "E-CACHE", f"other things are there, such as {os.fsdecode(others[0])!a}", fix=fix, path=folder
+            "E-CACHE", f"the folder contains other files, such as {os.fsdecode(others[0])!a}", fix=fix, path=folder
         )
     if not os.path.exists(os.path.join(folder, MANIFEST)):
         return False
@@ -179,13 +179,13 @@ def _is_complete(request: BuildRequest, folder: bytes, shards: int) -> bool:
             raise
         return False
     if len(known.digests) != shards and not request.replace_stale:
-        raise LoaderError("E-STALE", f"it has {len(known.digests)} shards, requested are {shards}", path=folder)
+        raise LoaderError("E-STALE", f"it has {len(known.digests)} shards, but {shards} were requested", path=folder)
     abouts = _read_abouts(request, folder, shards)
     return abouts is not None and ShardSet.of(abouts) == known
 
 
 def _prepare_folder(folder: bytes) -> None:
-    """Make the folder and remove its manifest: a set that is not complete must not be opened from here on."""
+    """Make the folder and remove its manifest: an incomplete set must not be opened from now on."""
     with write_errors_as_loader_errors(folder):
         make_private_folder(folder)
         with contextlib.suppress(FileNotFoundError):
@@ -195,7 +195,7 @@ def _prepare_folder(folder: bytes) -> None:
 
 
 def _remove_others(folder: bytes, shards: int) -> None:
-    """Remove the shards of the set that was there before, if that had another number of them."""
+    """Remove the shards of an earlier set with a different number of shards."""
     names = {shard_name(shard, shards) for shard in range(shards)}
     for name in os.listdir(folder):
         if is_shard_name(name) and name not in names:

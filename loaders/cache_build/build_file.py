@@ -1,4 +1,4 @@
-"""Builds a cache file: under a lock, in a folder of its own, verified, then put in place at once."""
+"""Builds a cache file: under a lock, in a private folder, verified, then moved into place atomically."""
 
 from __future__ import annotations
 
@@ -30,28 +30,28 @@ from penstock.loaders.system.real_path import real_place
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.native.library import CURE, native_library
 
-_LOSSLESS_RATIO = 1.03  # stored bytes to source bytes, at most, of a set of photos
-_TABLE_BYTES = RECORD.itemsize + 8 + 64  # an image's share of the tables, its name included
-_FORECAST = 0.8  # a forecast from the images so far is believed when even this share of it does not fit
+_LOSSLESS_RATIO = 1.03  # upper limit of stored bytes / source bytes for a set of photos
+_TABLE_BYTES = RECORD.itemsize + 8 + 64  # table bytes per image, including its name
+_FORECAST = 0.8  # a build stops if even this share of the forecast from the images so far does not fit
 _NO_RECODER = (
-    "the native library is missing: JPEGs are stored without restart markers, so that each is read and decoded whole. "
-    f"Build the library ({CURE}), then build again for a cache that decodes crops alone"
+    "the native library is missing: JPEGs are stored without restart markers, so each is read and decoded whole. "
+    f"Build the library ({CURE}), then build the cache again so that only crops are decoded"
 )
-_COUNTED = ("file", "strips", "pixels")  # by FILE, STRIPS, PIXELS
+_COUNTED = ("file", "strips", "pixels")  # indexed by FILE, STRIPS, PIXELS
 
 
 @dataclass(frozen=True, kw_only=True)
 class BuildRequest:
-    """Say what to build, and how.
+    """Settings of one build.
 
     Attributes:
         source: images and labels.
         encoding: how images are stored.
-        workers: processes that encode, 0 for none.
-        shard: (this one, of so many).
-        replace_stale: whether to build again what is damaged or stale, instead of raising.
-        wait: whether to wait for another builder, instead of raising.
-        progress: shown or called while it builds.
+        workers: number of encoding processes; 0 encodes in this process.
+        shard: (number of this shard, number of shards).
+        replace_stale: whether to rebuild a damaged or stale file instead of raising.
+        wait: whether to wait for another builder instead of raising.
+        progress: receives the progress of the build.
     """
 
     source: Source
@@ -70,13 +70,13 @@ class BuildRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class BuiltFile:
-    """Describe a whole cache file.
+    """A complete cache file.
 
     Attributes:
-        path: where it is.
-        about: what it says of itself.
-        built: samples that were encoded now.
-        resumed: samples that an unfinished build had encoded.
+        path: path of the file.
+        about: its metadata.
+        built: number of samples encoded by this build.
+        resumed: number of samples taken over from an unfinished build.
         seconds: time of the build.
     """
 
@@ -90,11 +90,10 @@ class BuiltFile:
 def build_file(request: BuildRequest, path: str | bytes | os.PathLike[str]) -> BuiltFile:
     """Return the cache file at `path`; build it unless it is complete and fresh.
 
-    One builder works at a time; another one waits and then uses the finished file. A builder that is killed leaves
-    `path.tmp.RANDOM`, with which the next one continues. Raises LoaderError: E-CACHE for a file that is no cache of
-    penstock, one that is damaged (unless `replace_stale`) or, without `wait`, one that is being built; E-STALE unless
-    `replace_stale`; E-MISUSE for a folder that is not there; E-NOSPC, E-ACCESS, E-DEPENDENCY; and what the source
-    raises.
+    Only one builder works at a time; others wait and then use the finished file. A killed builder leaves
+    `path.tmp.RANDOM`, and the next builder resumes from it. Raises LoaderError: E-CACHE for a file that is not a
+    penstock cache, one that is damaged (unless `replace_stale`) or, without `wait`, one that is being built; E-STALE
+    unless `replace_stale`; E-MISUSE for a missing folder; E-NOSPC, E-ACCESS, E-DEPENDENCY; and errors of the source.
     """
     dest = real_place(path)
     build_versions()  # raises without h5py, before any work
@@ -130,10 +129,10 @@ def read_usable_file(request: BuildRequest, dest: bytes) -> About | None:
         raise read_error(error, dest) from error
     if is_cache_set(dest):
         fix = "pass the number of its shards (--shards), choose another name, or wait until it is complete"
-        raise LoaderError("E-CACHE", "a set of shards is there, complete or being built", fix=fix, path=dest)
+        raise LoaderError("E-CACHE", "a set of shards exists here, complete or being built", fix=fix, path=dest)
     if not ours:
         fix = "choose another name, or remove it yourself"
-        raise LoaderError("E-CACHE", "the file there is not a cache and is left alone", fix=fix, path=dest)
+        raise LoaderError("E-CACHE", "the existing file is not a cache and is not replaced", fix=fix, path=dest)
     try:
         about = open_cache(dest).about[0]
     except LoaderError as error:
@@ -149,7 +148,7 @@ def read_usable_file(request: BuildRequest, dest: bytes) -> About | None:
 
 
 def remove_dead_builds(dest: bytes) -> None:
-    """Remove what dead builders of a finished cache left, as far as this process may."""
+    """Remove leftovers of dead builders of a finished cache, where permissions allow."""
     with contextlib.suppress(OSError, LoaderError):
         if find_folders(dest) or os.path.exists(dest + b".lock"):
             lock = BuildLock(dest + b".lock")
@@ -186,19 +185,19 @@ def _build(request: BuildRequest, dest: bytes, lock: BuildLock) -> BuiltFile:
 
 
 def _remove_unfinished(dest: bytes) -> None:
-    """Remove unfinished caches. Call it under the lock: then all of them are those of dead builders."""
+    """Remove unfinished caches. Call it under the lock: then all their builders are dead."""
     for folder in find_folders(dest):
         remove_folder(folder)
 
 
 def _check_labels(source: Source, first: int, end: int) -> None:
-    """Raise LoaderError E-DATASET for labels without a class: every reader would refuse a cache of them."""
+    """Raise LoaderError E-DATASET for labels without a class: readers refuse a cache with such labels."""
     labels = source.labels(np.arange(first, end))
     strange = np.flatnonzero((labels < 0) | (labels >= len(source.classes)))
     if len(strange):
         sample = first + int(strange[0])
-        cause = f"its label is {int(labels[strange[0]])}, and the source has {len(source.classes)} classes"
-        raise LoaderError("E-DATASET", cause, fix="correct labels or classes of the source", sample=sample)
+        cause = f"its label is {int(labels[strange[0]])}, but the source has {len(source.classes)} classes"
+        raise LoaderError("E-DATASET", cause, fix="correct the labels or classes of the source", sample=sample)
 
 
 def _fill(request: BuildRequest, dest: bytes, folder: BuildFolder, lock: BuildLock) -> None:
@@ -223,7 +222,7 @@ def _fill(request: BuildRequest, dest: bytes, folder: BuildFolder, lock: BuildLo
 
 
 def _estimate_bytes(request: BuildRequest) -> int:
-    """Estimate the bytes of the payload; 0 where they cannot be known in advance."""
+    """Estimate the bytes of the payload; 0 if unknown in advance."""
     num_bytes: int | None = getattr(request.source, "num_bytes", None)
     if num_bytes is None or not (request.encoding.kind == "jpeg" and request.encoding.lossless):
         return 0
@@ -239,7 +238,7 @@ def _ensure_room(request: BuildRequest, dest: bytes, folder: BuildFolder, estima
 
 
 def _finish(request: BuildRequest, dest: bytes, folder: BuildFolder) -> About:
-    """Make a whole cache file in the folder."""
+    """Complete the cache file in the folder; return its metadata."""
     names = [sample_name(request.source, index) for index in range(*request.range)]
     tables: Tables = {
         "samples": folder.records(),
@@ -258,7 +257,7 @@ def _finish(request: BuildRequest, dest: bytes, folder: BuildFolder) -> About:
         return about
     request.progress.stage("comparing")
     first = request.range[0]
-    # Read as a reader will: through the file that has just been made.
+    # Read through the finished file, as a reader will.
     indices = [first + number for number in sample_indices(about.samples)]
     psnr = sample_psnr(request.source, open_cache(folder.data_path), indices, first=first)
     about = replace(about, psnr_db=None if psnr is None else round(psnr, 3))
@@ -295,9 +294,9 @@ def _make_about(request: BuildRequest, folder: BuildFolder, tables: Tables, fiel
 
 
 def _verify(folder: BuildFolder) -> None:
-    """Read all of the file back: its structure and tables as a reader does, its payload by the blocks' CRCs.
+    """Read the whole file back: structure and tables as a reader does, the payload by the blocks' CRCs.
 
-    That the samples are laid out as their records say is the encoder's own check, on the same bytes. Raises LoaderError
+    The encoder has already checked, on the same bytes, that the samples match their records. Raises LoaderError
     E-CACHE.
     """
     open_cache(folder.data_path)

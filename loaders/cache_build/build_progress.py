@@ -9,17 +9,17 @@ from penstock.loaders.system.progress_bar import ProgressBar, has_terminal
 from penstock.pipelines.errors import printable
 
 LINE_EVERY_S = 30.0
-_LOOKS = 5  # at a lock, before its holder is shown
+_LOOKS = 5  # attempts to take a lock before its holder is shown
 
 
 class BuildProgress:
-    """Receive what a build reports while it runs, and show nothing."""
+    """Receives the progress of a build and shows nothing."""
 
     def begin(self, path: bytes, samples: int, done: int) -> None:
-        """Begin a file of `samples` samples, of which `done` were there already."""
+        """Begin a file of `samples` samples; `done` of them were stored earlier."""
 
     def advance(self, samples: int, num_bytes: int) -> None:
-        """Count further samples that were stored, and their bytes."""
+        """Count newly stored samples and their bytes."""
 
     def stage(self, text: str) -> None:
         """Report the stage after the samples, such as "verifying"."""
@@ -32,7 +32,7 @@ class BuildProgress:
 
 
 class BuildDisplay(BuildProgress):
-    """Show a build of `samples` in all files together on stderr; a context manager: the bar goes away at the end."""
+    """Shows a build of `samples` samples, in all files together, on stderr; a context manager that removes the bar."""
 
     def __init__(self, samples: int) -> None:
         self._total, self._done, self._built, self._bytes = samples, 0, 0, 0
@@ -40,7 +40,7 @@ class BuildDisplay(BuildProgress):
         self._noted: set[str] = set()
         self._looks: dict[str, int] = {}
         self._line_s = time.monotonic()
-        self._first: tuple[float, int] | None = None  # when the first images came, how many; workers start slowly
+        self._first: tuple[float, int] | None = None  # time and number of the first images; workers start slowly
         self._bar: ProgressBar | None = None
 
     def begin(self, path: bytes, samples: int, done: int) -> None:
@@ -63,7 +63,7 @@ class BuildDisplay(BuildProgress):
 
     def waiting(self, owner: str) -> None:
         self._looks[owner] = self._looks.get(owner, 0) + 1
-        if self._looks[owner] > _LOOKS:  # one that only looks whether there is anything to do is soon done
+        if self._looks[owner] > _LOOKS:  # a process that only checks for work soon releases the lock
             self.note(f"waiting: {owner} is building it")
 
     def note(self, text: str) -> None:
@@ -79,7 +79,7 @@ class BuildDisplay(BuildProgress):
         elif time.monotonic() - self._line_s >= LINE_EVERY_S:
             self._line_s = time.monotonic()
             line = f"{self._text}: {self._done:,} of {self._total:,} images, {self._bytes / 1e6:,.0f} MB written"
-            if rate := self._rate():  # unknown after the first images, whose time includes the start of workers
+            if rate := self._rate():  # unknown after the first images: their time includes the start of the workers
                 line += f", {rate:,.0f} images/s, {(self._total - self._done) / rate / 60:,.0f} min left"
             self._say(line)
 

@@ -16,17 +16,17 @@ from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.messages.checked import checked_int, set_checked
 
 _JOIN = timedelta(minutes=30)  # until all ranks have started
-_BUILD = timedelta(days=14)  # until the slowest has built its shards
+_BUILD = timedelta(days=14)  # until the slowest rank has built its shards
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """Describe the place of a process among those that build.
+    """The rank of a process among the builders.
 
     Attributes:
         rank: its number, from 0.
         world_size: number of processes.
-        group: of torch.distributed; None where the processes cannot meet (a job array).
+        group: group of torch.distributed; None if the processes cannot wait for each other (a job array).
     """
 
     rank: int = 0
@@ -42,7 +42,7 @@ class Ranks:
         return list(range(self.rank, shards, self.world_size))
 
     def meet(self) -> None:
-        """Wait until every rank is here. Raises LoaderError E-WORKER if one of them has left."""
+        """Wait for every rank. Raises LoaderError E-WORKER if one of them has ended."""
         if self.group is None:
             return
         try:
@@ -55,13 +55,13 @@ class Ranks:
 
 @contextlib.contextmanager
 def build_ranks(*, arrays: bool) -> Iterator[Ranks]:
-    """Find the ranks: those of torchrun (or what else sets its variables), else of a SLURM job array, else just one.
+    """Yield the ranks: from torchrun's variables, else from a SLURM job array, else a single rank.
 
-    The ranks of torch.distributed meet in a gloo group. If torch.distributed is initialised here, it is destroyed at
-    the end. `arrays`: whether the tasks of a job array count as ranks; they may as well be independent of each other.
-    Raises ValueError for a job array that is numbered with gaps.
+    The ranks of torch.distributed wait for each other in a gloo group. If torch.distributed is initialised here, it is
+    destroyed at the end. `arrays`: whether the tasks of a job array count as ranks; they may also be independent jobs.
+    Raises ValueError for a job array numbered with gaps.
     """
-    # Before torchrun's variables an array says nothing, however it is numbered: it may be a job of one task in each.
+    # torchrun's variables take precedence over an array, however it is numbered: each array task may be its own job.
     array = array_place(os.environ) if arrays and not is_joined() and not os.environ.get("RANK") else None
     rank, world_size = array or distributed_place()
     if array is None and world_size > 1 and dist.is_available() and not is_joined() and "MASTER_ADDR" in os.environ:
@@ -84,6 +84,6 @@ def array_place(environment: Mapping[str, str]) -> tuple[int, int] | None:
         rank = (task - first) // max(1, int(environment.get("SLURM_ARRAY_TASK_STEP", "1")))
     except (KeyError, ValueError):
         return None
-    if not 0 <= rank < count:  # an array of chosen numbers, such as 1,5,7
+    if not 0 <= rank < count:  # an array with gaps, such as 1,5,7
         raise ValueError(f"SLURM array task {task} of {count} tasks: number them without gaps (--array=0-{count - 1})")
     return rank, count

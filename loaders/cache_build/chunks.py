@@ -1,4 +1,4 @@
-"""Encodes runs of samples as a cache stores them, in worker processes, and yields them in the order of the source."""
+"""Encodes runs of samples for a cache in worker processes, and yields them in the order of the source."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from penstock.pipelines.fields.field_kinds import of_kind
 from penstock.pipelines.fields.masks import encode_mask
 
 MAX_CHUNK_SAMPLES = 64
-CHUNK_BYTES = 4 << 20  # size of a chunk to aim at, once the mean size of the images is known
-FIRST_CHUNK_SAMPLES = 4  # samples of a chunk until then
+CHUNK_BYTES = 4 << 20  # target size of a chunk, once the mean size of the images is known
+FIRST_CHUNK_SAMPLES = 4  # samples per chunk until then
 
 
 class Task(NamedTuple):
-    """Name samples to encode: the first, and the one after the last."""
+    """The samples to encode: the first, and the one after the last."""
 
     first: int
     end: int
@@ -34,15 +34,15 @@ class Task(NamedTuple):
 
 @dataclass
 class Chunk:
-    """Hold encoded samples.
+    """Encoded samples.
 
     Attributes:
-        task: which samples.
-        records: RECORD [n] with offset 0, each sample's followed by those of its masks.
-        payload: their bytes, one after another.
-        source_bytes: what was read for them.
-        kept: reason -> how many JPEGs are stored as they were.
-        bad: error code -> number of images that no decoder can decode; they are stored as they are.
+        task: the encoded samples.
+        records: RECORD [n] with offset 0; each sample's record is followed by those of its masks.
+        payload: the stored bytes, concatenated.
+        source_bytes: number of bytes read from the source.
+        kept: reason -> number of JPEGs stored unchanged.
+        bad: error code -> number of images that no decoder can decode; they are stored unchanged.
     """
 
     task: Task
@@ -54,17 +54,14 @@ class Chunk:
 
 
 class ChunkEncoder:
-    """Encodes tasks one after another, in the process that it is sent to."""
+    """Encodes tasks in the process that it is sent to."""
 
     def __init__(self, source: Source, encoding: Encoding) -> None:
         self._source, self._encoding = source, encoding
         self._encoder: SampleEncoder | None = None  # made at the first task, since decoders do not pickle
 
     def __call__(self, task: Task, working_on: Callable[[int], None]) -> Chunk:
-        """Encode a task's samples; calls `working_on(sample)` before each.
-
-        Raises what source and encoder do.
-        """
+        """Encode a task's samples; calls `working_on(sample)` before each. Raises as source and encoder do."""
         source, encoder = self._source, self._encoder or SampleEncoder(self._encoding)
         self._encoder = encoder
         indices, masks = np.arange(*task, dtype=np.int64), mask_names(source)
@@ -92,12 +89,12 @@ class ChunkEncoder:
 
 
 def mask_names(source: Source) -> list[str]:
-    """Return the names of the fields of `source` that are masks."""
+    """Return the names of the mask fields of `source`."""
     return list(of_kind(field_kinds_of(source), "mask"))
 
 
 def _encode_mask(source: Source, name: str, sample: int) -> Stored:
-    """Return a mask as a cache stores it: a file as it is, an array as a file. Raises LoaderError."""
+    """Return a mask as a cache stores it: a file unchanged, an array encoded as a file. Raises LoaderError."""
     assert has_fields(source)
     mask = call_source(source.mask, name, sample)
     return mask_as_file(mask if isinstance(mask, bytes) else encode_mask(mask))
@@ -108,8 +105,8 @@ def encode_in_order(
 ) -> Generator[Chunk, None, None]:
     """Encode samples `first` to `end` (excluded) in chunks, in order, by `workers` processes or, if 0, in this one.
 
-    How they are cut into chunks, of about CHUNK_BYTES by the mean size of those that are done, differs from run to run;
-    their bytes do not. Close the iterator to end the workers. Raises what the source raises (LoaderError, with
+    A chunk has about CHUNK_BYTES, by the mean size of the finished samples. The cuts between chunks differ from run to
+    run; the bytes do not. Close the iterator to end the workers. Raises what the source raises (LoaderError, with
     `sample`); LoaderError E-WORKER, E-OOM, E-TIMEOUT for a worker that died or hangs.
     """
     num_samples = num_bytes = 0

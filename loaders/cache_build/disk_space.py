@@ -16,14 +16,14 @@ _DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 def measure_room(folder: bytes) -> tuple[int, int]:
-    """Return the bytes that are free for this user where `folder` is, and those that one file may have."""
+    """Return the free bytes for this user on the file system of `folder`, and the size limit of one file."""
     status = os.statvfs(folder)
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
     return status.f_bavail * status.f_frsize, 2**63 - 1 if limit == resource.RLIM_INFINITY else limit
 
 
 def ensure_room(folder: bytes, path: bytes, written: int, total: int) -> None:
-    """Raise LoaderError E-NOSPC unless a file of `total` bytes fits, `written` of which are there already."""
+    """Raise LoaderError E-NOSPC unless a file of `total` bytes fits; `written` of them are already stored."""
     free, limit = measure_room(folder)
     if total - written > free:
         raise LoaderError("E-NOSPC", f"need={total - written:,} more bytes, have={free:,}", path=path)
@@ -34,7 +34,7 @@ def ensure_room(folder: bytes, path: bytes, written: int, total: int) -> None:
 
 @contextlib.contextmanager
 def write_errors_as_loader_errors(path: bytes) -> Iterator[None]:
-    """Turn an OSError of the block, which writes for `path`, into the LoaderError that it means."""
+    """Convert an OSError of the block, which writes `path`, to the matching LoaderError."""
     try:
         yield
     except OSError as error:

@@ -1,12 +1,12 @@
 """Encodes one image of a source as the bytes and the record of a cache.
 
-- jpeg, lossless: an ordinary JPEG becomes STRIPS, a copy with restart markers, once its pixels have been compared with
-  the source's. The native library makes the copy. What cannot be copied so is stored as it is (FILE), and so is every
-  PNG, WebP, BMP and GIF.
-- jpeg, lossy: every image is decoded, shrunk and encoded anew, also one that is small enough already.
-- raw: every image is decoded, shrunk if asked, and stored as PIXELS.
+- jpeg, lossless: an ordinary JPEG becomes STRIPS, a copy with restart markers, after its pixels have been compared with
+  the source's. The native library makes the copy. Other JPEGs and every PNG, WebP, BMP and GIF are stored unchanged
+  (FILE).
+- jpeg, lossy: every image is decoded, resized and re-encoded, even if it is already small enough.
+- raw: every image is decoded, resized if requested, and stored as PIXELS.
 
-An image that cannot be decoded is always stored as it is, so that indices stay the same and reading it raises the
+An image that cannot be decoded is always stored unchanged, so that indices stay the same and reading it raises the
 same error as reading the source does. EXIF orientation is recorded, never applied.
 """
 
@@ -42,11 +42,11 @@ from penstock.pipelines.sample.orientation import swaps_sides
 from penstock.pipelines.sample.resize import resize_torch
 from penstock.pipelines.spec import ImagePipeline
 
-# From one restart marker to the next. Of 32 pixels, the copies are 1.003 times as large as the photos and cropping
-# takes 0.72 ms; of 64, 0.999 and 0.73; of 128, 0.995 and 0.85 (measured, 5.2 bits per pixel). A marker costs 3 bytes,
-# which matters at fewer bits: with a lower bound of bytes, it never costs more than some 4 %.
+# Distance between restart markers. At 32 pixels, the copies are 1.003 times as large as the photos and cropping takes
+# 0.72 ms; at 64, 0.999 and 0.73; at 128, 0.995 and 0.85 (measured, 5.2 bits per pixel). A marker costs 3 bytes, which
+# matters at fewer bits: with the lower bound of bytes, markers never cost more than about 4 %.
 MIN_SEGMENT_PIXELS, MIN_SEGMENT_BYTES = 32, 80
-_MAX_GROWTH = 1.25  # beyond, as with an image a pixel wide, the file is stored as it is
+_MAX_GROWTH = 1.25  # above this, for example for an image one pixel wide, the file is stored unchanged
 _MAX_JPEG_SIDE = 65500  # libjpeg's own limit, JPEG_MAX_DIMENSION
 _MAX_BYTES = 2**32 - 1  # RECORD's `length`
 _UNSOUND = "the copy is not sound"
@@ -56,17 +56,17 @@ NO_LIBRARY = "the native library is missing"
 
 
 class _CannotRecode(Exception):
-    """Says why a JPEG is stored as it is, in words that are the same for every image, so that they can be counted."""
+    """Raised with the reason why a JPEG is stored unchanged; the words do not vary, so that they can be counted."""
 
 
 class Stored(NamedTuple):
-    """Hold an image as a cache stores it.
+    """An image as a cache stores it.
 
     Attributes:
         record: scalar of RECORD with offset 0.
         data: head and strips, pixels or file, record["length"] bytes.
-        kept: why a JPEG was stored without restart markers, in words that stay the same; "" otherwise.
-        bad: code of the error that reading the source gives; "" for an image that can be decoded.
+        kept: why a JPEG was stored without restart markers, in fixed words; "" otherwise.
+        bad: error code of reading the source; "" for an image that can be decoded.
     """
 
     record: np.void
@@ -76,7 +76,7 @@ class Stored(NamedTuple):
 
 
 class _Origin(NamedTuple):
-    """Hold what a record says of an image however it is stored; sides in pixels as stored, orientation by EXIF."""
+    """The parts of a record that every kind of storage has; sides in pixels as stored, orientation from EXIF."""
 
     label: int
     width: int = 0
@@ -85,9 +85,9 @@ class _Origin(NamedTuple):
 
 
 class SampleEncoder:
-    """Turn images into what a cache stores of them; belongs to one thread, whose memory it uses again.
+    """Encodes images for a cache; for one thread only, since it reuses memory.
 
-    Raises LoaderError E-DEPENDENCY where simplejpeg, or Pillow for an image that needs it, is missing.
+    Raises LoaderError E-DEPENDENCY without simplejpeg, or without Pillow for an image that needs it.
     """
 
     def __init__(self, encoding: Encoding) -> None:
@@ -102,9 +102,9 @@ class SampleEncoder:
     def encode(self, data: bytes | Pixels, label: int) -> Stored:
         """Encode the image `data` (encoded, or uint8 [h, w, 3]) with its class number.
 
-        Of pixels a lossless cache holds the pixels, also with encoding "jpeg". An image of more than the default
-        max_pixels is stored as it is with the size it declares: the reader's own max_pixels decides. Raises
-        LoaderError E-UNSUPPORTED for a file of 4 GiB or more, E-DEPENDENCY.
+        A lossless cache stores arrays as pixels, even with encoding "jpeg". An image larger than the default max_pixels
+        is stored unchanged with its declared size: the reader's max_pixels decides. Raises LoaderError E-UNSUPPORTED
+        for a file of 4 GiB or more, E-DEPENDENCY.
         """
         if isinstance(data, np.ndarray):
             if self.encoding.kind == "raw" or self.encoding.lossless:
@@ -112,14 +112,14 @@ class SampleEncoder:
             return self._encode_anew(shrink(data, self.encoding), _Origin(label))
         if len(data) > _MAX_BYTES:
             raise LoaderError(
-                "E-UNSUPPORTED", f"a file of {len(data):,} bytes: a cache holds less than 4 GiB per image"
+                "E-UNSUPPORTED", f"the file has {len(data):,} bytes: a cache stores less than 4 GiB per image"
             )
         origin = _Origin(label)
         try:
             origin, probe = _as_stored(self._look.probe(data), label)
             return self._encode_decodable(data, probe, origin)
         except LoaderError as error:
-            if error.code == "E-DEPENDENCY":  # no fault of the image
+            if error.code == "E-DEPENDENCY":  # not a fault of the image
                 raise
             origin = _Origin(label, orientation=origin.orientation)
             if error.code == "E-BOMB":
@@ -132,18 +132,18 @@ class SampleEncoder:
             return self._encode_lossless(data, probe, origin)
         decoded = self._any.full(data, probe)
         if self._any.repair and self.encoding.lossless:
-            return _as_file(data, origin, kept="libjpeg warned")  # pixels would not tell the reader that it did
+            return _as_file(data, origin, kept="libjpeg warned")  # stored pixels would hide the warning from the reader
         pixels = shrink(decoded, self.encoding)
         return _as_pixels(pixels, origin) if self.encoding.kind == "raw" else self._encode_anew(pixels, origin)
 
     def _encode_lossless(self, data: bytes, probe: ImageInfo, origin: _Origin) -> Stored:
         header = probe.header
         if header is None or not header.ordinary:
-            self._any.full(data, probe)  # raises for what no reader could take
+            self._any.full(data, probe)  # raises for images that no reader can decode
             return _as_file(data, origin, kept="" if header is None else _name_unsupported(header))
         pixels = self._source.rgb(data, header.height, header.width)
         if self._source.warning:
-            # What it repairs, and from where on, may depend on the rows that are decoded.
+            # The repair, and where it begins, may depend on the rows that are decoded.
             self._any.full(data, probe)
             return _as_file(data, origin, kept="libjpeg warned")
         try:
@@ -152,7 +152,7 @@ class SampleEncoder:
             return _as_file(data, origin, kept=str(error))
 
     def _encode_anew(self, pixels: Pixels, origin: _Origin) -> Stored:
-        """Make a new JPEG of the pixels; one without restart markers where these cannot be had."""
+        """Make a new JPEG of the pixels, with restart markers where possible."""
         height, width = pixels.shape[:2]
         origin = origin._replace(width=width, height=height)
         if max(height, width) > _MAX_JPEG_SIDE:
@@ -188,7 +188,7 @@ class SampleEncoder:
         return Stored(_make_record(STRIPS, len(stored), len(head), crc32(head, 0), origin, mcu), stored)
 
     def _recode(self, data: bytes, segment_mcus: int, segments: int) -> Recoded:
-        """Return the copy and where its segments end. Raises _CannotRecode."""
+        """Return the copy and the ends of its segments. Raises _CannotRecode."""
         if self._native is None:
             raise _CannotRecode(NO_LIBRARY)
         copied = self._native.recode(data, segment_mcus, segments)
@@ -197,7 +197,7 @@ class SampleEncoder:
         return copied
 
     def _compare(self, copy: bytes, pixels: Pixels) -> None:
-        """Raise _CannotRecode if the JPEG `copy` does not decode, without a warning, to `pixels` of libjpeg."""
+        """Raise _CannotRecode unless libjpeg decodes `copy` to `pixels` without a warning."""
         height, width = pixels.shape[:2]
         if self._native is not None and self._native.same_pixels(copy, pixels):
             return
@@ -212,7 +212,7 @@ class SampleEncoder:
 
 
 def shrink_size(width: int, height: int, encoding: Encoding) -> tuple[int, int]:
-    """Return (width, height) in pixels after the encoding's resize: aspect kept, sides at least 1, never enlarged.
+    """Return (width, height) in pixels after the encoding's resize: same aspect, sides at least 1, never enlarged.
 
     The other side is rounded down, as torchvision's Resize and FFCV do.
     """
@@ -224,7 +224,7 @@ def shrink_size(width: int, height: int, encoding: Encoding) -> tuple[int, int]:
 
 
 def shrink(pixels: Pixels, encoding: Encoding) -> Pixels:
-    """Shrink an image, uint8 [h, w, 3], antialiased; it comes back contiguous, as it is where it is small enough."""
+    """Return an image, uint8 [h, w, 3], resized with antialiasing, or unchanged if small enough; always contiguous."""
     width, height = shrink_size(pixels.shape[1], pixels.shape[0], encoding)
     if (height, width) == pixels.shape[:2]:
         return np.ascontiguousarray(pixels)
@@ -234,7 +234,7 @@ def shrink(pixels: Pixels, encoding: Encoding) -> Pixels:
 
 
 def _as_stored(upright: ImageInfo, label: int) -> tuple[_Origin, ImageInfo]:
-    """Return what a probe says of the image, and the probe, before any EXIF orientation."""
+    """Return the image's origin and probe as stored, before any EXIF orientation."""
     width, height = upright.width, upright.height
     if swaps_sides(upright.orientation):
         width, height = height, width
@@ -249,7 +249,7 @@ def _name_unsupported(header: jpeg.JpegHeader) -> str:
 
 
 def _read_copy_header(copy: bytes, source: jpeg.JpegHeader, segment_mcus: int) -> jpeg.JpegHeader:
-    """Read the header of a copy. Raises _CannotRecode if that is not the kind of JPEG that was asked for."""
+    """Return the header of a copy. Raises _CannotRecode unless it is the requested kind of JPEG."""
     try:
         found = jpeg.parse_header(copy) if copy.startswith(jpeg.SOI) else None
     except LoaderError as error:
@@ -263,7 +263,7 @@ def _read_copy_header(copy: bytes, source: jpeg.JpegHeader, segment_mcus: int) -
 
 
 def _are_ends(scan: npt.NDArray[np.uint8], ends: npt.NDArray[np.int64]) -> bool:
-    """Return whether segments end there: behind a restart marker of the right number, and at the end."""
+    """Return whether `ends` are the ends of segments: after a restart marker of the right number, and at the end."""
     if ends[-1] != len(scan) or (np.diff(ends) < 1).any():
         return False
     numbers = strips.RST0 | (np.arange(len(ends) - 1) & 7)
@@ -271,7 +271,7 @@ def _are_ends(scan: npt.NDArray[np.uint8], ends: npt.NDArray[np.int64]) -> bool:
 
 
 def _are_equal(a: Pixels, b: Pixels) -> bool:
-    """Return whether two contiguous images are equal; by words of 8 bytes, which takes a third of the time."""
+    """Return whether two contiguous images are equal; comparing words of 8 bytes takes a third of the time."""
     if a.shape != b.shape:
         return False
     words = a.size // 8 * 8
@@ -298,7 +298,7 @@ def _as_pixels(pixels: Pixels, origin: _Origin) -> Stored:
         crcs.append(crc)
     head = np.array(crcs, "<u4").tobytes()
     if len(head) + pixels.nbytes > _MAX_BYTES:
-        raise LoaderError("E-UNSUPPORTED", f"{width}x{height} pixels: a cache holds less than 4 GiB per image")
+        raise LoaderError("E-UNSUPPORTED", f"{width}x{height} pixels: a cache stores less than 4 GiB per image")
     stored = b"".join((head, pixels.reshape(-1).data))
     origin = origin._replace(width=width, height=height)
     record = _make_record(PIXELS, len(stored), len(head), crc32(head, 0), origin, (0, 0, 0, PIXEL_STRIP_ROWS, 0))

@@ -1,4 +1,4 @@
-"""Says whether a cache may be used: it must fit its source, its settings and the libraries that made its pixels."""
+"""Checks whether a cache is fresh: it must match its source, its settings and the libraries that made its pixels."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from penstock.loaders.data.cache.format import SCHEMA, About, Encoding, digest_o
 from penstock.loaders.data.sources.contract import Source, content_of, field_kinds_of
 from penstock.pipelines.native.library import native_library
 
-# Their new major versions may decode or shrink to other pixels. A lossless cache of JPEGs holds no pixels of theirs.
+# A new major version may decode or resize to other pixels. A lossless cache of JPEGs contains no pixels made by them.
 _PIXEL_LIBRARIES = ("simplejpeg", "torch")
-_NATIVE = "native library"  # name among the versions
+_NATIVE = "native library"  # its name in the versions
 _NO_PROGRAM = "jpegtran is missing"  # in caches of earlier versions, which left progressive JPEGs to that program
 
 
 @functools.cache
 def build_versions() -> dict[str, str]:
-    """Return name -> version of what a cache is built by. Raises LoaderError E-DEPENDENCY without h5py."""
+    """Return name -> version of the packages that build a cache. Raises LoaderError E-DEPENDENCY without h5py."""
     try:
         own = importlib.metadata.version("penstock-loader")
     except importlib.metadata.PackageNotFoundError:  # a source tree that is not installed
@@ -36,33 +36,33 @@ def build_versions() -> dict[str, str]:
 
 
 def source_identity(source: Source) -> dict[str, str]:
-    """Return `About.source`: the root, a digest of images and labels, one that covers modification times too."""
+    """Return `About.source`: the root, a digest of images and labels, and one that also covers modification times."""
     root: bytes = getattr(source, "root", b"")
     name = root.decode("utf-8", "surrogateescape")
     return {"root": name, "fingerprint": source.fingerprint, "content": content_of(source)}
 
 
 def build_key(source: Source, encoding: Encoding, shard: tuple[int, int]) -> str:
-    """Return a digest of all that decides the bytes of a cache file; a stopped build continues only if it is equal."""
+    """Return a digest of everything that decides a cache file's bytes; a stopped build resumes only if it is equal."""
     identity = source_identity(source)
-    # With and without the native library the bytes of copies differ and their pixels do not: either may go on.
+    # The native library changes the bytes of copies but not their pixels: a build may resume with or without it.
     versions = {name: version for name, version in build_versions().items() if name != _NATIVE}
     parts = [SCHEMA, asdict(encoding), identity["fingerprint"], identity["content"], shard, versions]
     return digest_of(json.dumps(parts, sort_keys=True).encode("ascii"))
 
 
 def why_stale(about: About, source: Source, encoding: Encoding, shard: tuple[int, int] = (0, 1)) -> str:
-    """Say why the cache must not be used for this source and these settings, in a few words; "" if it may be."""
+    """Return why the cache must not be used for this source and these settings, in a few words; "" if it may be."""
     identity = source_identity(source)
     if about.coded != encoding:
-        return f"it holds {about.coded.describe()}, requested is {encoding.describe()}"
+        return f"it contains {about.coded.describe()}, but {encoding.describe()} was requested"
     kinds = field_kinds_of(source)
     if {each.name: each.kind for each in about.fields} != kinds:
         known, now = (", ".join(names) or "no fields" for names in ([each.name for each in about.fields], kinds))
-        return f"it holds {known}, and the source has {now}" if known != now else f"{now} of the source have changed"
+        return f"it contains {known}, but the source has {now}" if known != now else f"{now} of the source have changed"
     if about.source.get("fingerprint") != identity["fingerprint"]:
         fields = ", fields" * bool(kinds)
-        return f"the source has other images{fields}, sizes or classes than when it was built"
+        return f"images{fields}, sizes or classes of the source have changed since it was built"
     if about.source.get("content") != identity["content"]:
         return "files of the source were modified since it was built"
     if list(about.shard[:2]) != list(shard):
@@ -71,12 +71,12 @@ def why_stale(about: About, source: Source, encoding: Encoding, shard: tuple[int
         for name in _PIXEL_LIBRARIES:
             then, now = about.versions.get(name, ""), build_versions()[name]
             if _major(then) != _major(now):
-                return f"its pixels were made by {name} {then}; this is {now}"
+                return f"its pixels were made by {name} {then}, but {now} is installed"
     return ""
 
 
 def is_improvable(about: About) -> bool:
-    """Return whether building it again would make it better: JPEGs have no restart markers that could have them."""
+    """Return whether a rebuild would improve it: some JPEGs lack restart markers that could be added now."""
     return native_library() is not None and any(about.kept.get(reason) for reason in (NO_LIBRARY, _NO_PROGRAM))
 
 

@@ -18,13 +18,13 @@ from penstock.pipelines.errors import LoaderError, printable, size_text
 from penstock.pipelines.messages.checked import shown
 from penstock.pipelines.messages.user_warnings import warn_user
 
-SOURCE_OPTIONS = ("cache", "encoding")  # that prepare_source takes in addition to the source
+SOURCE_OPTIONS = ("cache", "encoding")  # parameters of prepare_source besides the source
 
 
 def prepare_whole(
     source: Source, cache: str | os.PathLike[str] | None = None, encoding: Encoding | None = None
 ) -> Source:
-    """Return `source` over the cache of the whole data that it shows, which all its views share; as prepare_source."""
+    """Return `source` reading from the cache of its whole data, shared by all views; options as prepare_source."""
     if not isinstance(source, Data) or source.is_whole:
         prepared = prepare_source(source, cache, encoding)
         is_lost = has_targets(source) and not has_targets(prepared)
@@ -37,12 +37,12 @@ def prepare_whole(
 def prepare_source(
     source: Source, cache: str | os.PathLike[str] | None = None, encoding: Encoding | None = None
 ) -> Source:
-    """Return the cache at `cache` that stands for `source`, built with a progress bar if it is not there.
+    """Return the cache at `cache` in place of `source`; a missing cache is built with a progress bar.
 
-    What is there must be of this source as each of its files is now, and of `encoding` if that is given; if it is not,
-    a UserWarning reports a cache that is lossy or holds pixels. Raises ValueError without a path for a source that is
-    no cache, LoaderError E-STALE, E-CHANGED for other images or classes than the source was opened with, and as
-    build_cache does.
+    An existing cache must match the source's current files, and `encoding` if given. Without `encoding`, a UserWarning
+    reports a cache that is lossy or contains pixels. Raises ValueError without a path for a source that is not a
+    cache, LoaderError E-STALE, E-CHANGED if images or classes changed since the source was opened, and as build_cache
+    does.
     """
     checked_encoding(encoding)
     if is_cache(source):
@@ -51,8 +51,8 @@ def prepare_source(
         return source
     if cache is None:
         raise ValueError(
-            "backend 'hdf5' reads a cache: pass cache='data.h5' (--cache data.h5), which is built on first use, or the "
-            "path of a cache that `penstock cache build` made as the source"
+            "backend 'hdf5' needs a cache: pass cache='data.h5' (--cache data.h5), which is built on first use, or "
+            "pass a cache made by `penstock cache build` as the source"
         )
     if not isinstance(cache, (str, bytes, os.PathLike)):
         raise ValueError(f"cache must be a path, got {shown(cache)}")
@@ -60,7 +60,7 @@ def prepare_source(
     refuse_inside(source, path)
     there = _open_complete(path)
     if there and has_fields(source) and not has_fields(there) and isinstance(source, Data) and not source.is_joined:
-        # A cache of the images alone: the fields are looked up next to it.
+        # A cache of images only: the fields come from the source.
         refuse_resized_fields(source, there.about[0].coded)
         return source.with_readers([prepare_source(source.parts[0], cache, encoding)])
     if there is None:
@@ -69,7 +69,7 @@ def prepare_source(
         there = open_cache(path)
     else:
         _refuse_stale(there, source, encoding)
-    if len(there) != len(source) or there.classes != source.classes:  # the caller has counted and numbered them
+    if len(there) != len(source) or there.classes != source.classes:  # the caller uses their number and classes
         cause = f"the folder has changed since it was opened: {len(source):,} images then, {len(there):,} now"
         raise LoaderError("E-CHANGED", cause, path=getattr(source, "root", None))
     return there
@@ -87,19 +87,19 @@ def _refuse_stale(there: Hdf5Cache, source: Source, encoding: Encoding | None) -
 
 
 def _describe_kind(cache: Hdf5Cache) -> str:
-    """Say what a cache is that is not the source's own JPEGs, with what it takes and loses."""
+    """Describe a cache that does not store the source's own JPEGs, with its size and PSNR."""
     stored, source_bytes = (sum(getattr(a, name) for a in cache.about) for name in ("payload_bytes", "source_bytes"))
     known = [about.psnr_db for about in cache.about if about.psnr_db is not None]
     psnr = f", PSNR {sum(known) / len(known):.1f} dB against the source" if known else ""
     coded = cache.about[0].coded
     return (
         f"the cache {printable(cache.files[0].path)} is {coded.describe()}{psnr}, {size_text(stored)} for "
-        f"{size_text(source_bytes)} of images: pass encoding={coded!r} to say that this is meant"
+        f"{size_text(source_bytes)} of images: pass encoding={coded!r} to confirm that this is intended"
     )
 
 
 def _open_complete(path: bytes) -> Hdf5Cache | None:
-    """Open the cache at `path`; None for what build_cache is to judge, if only to say what is wrong with it."""
+    """Open the cache at `path`; None if build_cache has to build it or report the error."""
     try:
         return open_cache(path)
     except LoaderError:

@@ -1,4 +1,4 @@
-"""Measures how far a lossy cache is from its source: PSNR of the crops that evaluation sees."""
+"""Measures how far a lossy cache is from its source: PSNR of the evaluation crops."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from penstock.pipelines.sample.decode import ImageDecoder
 from penstock.pipelines.sample.resize import RESIZERS, write_sample
 from penstock.pipelines.spec import imagenet_eval
 
-MAX_PSNR_DB = 99.0  # stands for "equal" in a mean, where infinity would hide every other image
+MAX_PSNR_DB = 99.0  # for equal images: in a mean, infinity would hide every other image
 SAMPLE_IMAGES = 64
 _PIPELINE = imagenet_eval(224)
 
 
 class Readable(Protocol):
-    """Read images by their number, as any source and any cache does."""
+    """Anything with read(index), such as a source or a cache."""
 
     def read(self, index: int) -> bytes | Pixels:
         """Read an encoded image, or pixels [h, w, 3]."""
@@ -43,10 +43,10 @@ def psnr_db(a: Pixels, b: Pixels) -> float:
 
 
 def sample_psnr(source: Readable, cache: Readable, indices: Iterable[int], *, first: int = 0) -> float | None:
-    """Return the mean PSNR in dB between what the source and the cache give for images `indices` of the source.
+    """Return the mean PSNR in dB between source and cache for images `indices` of the source.
 
-    It is that of a centre crop of 224 pixels, without EXIF. The cache's image is number `index - first`. Images that
-    cannot be decoded are left out; None if none is left. Raises LoaderError where a file cannot be read.
+    It is measured on a centre crop of 224 pixels, without EXIF. The cache's image is number `index - first`. Images
+    that cannot be decoded are left out; None if none is left. Raises LoaderError if a file cannot be read.
     """
     decoder = ImageDecoder(_PIPELINE)
     found = []
@@ -62,7 +62,7 @@ def sample_psnr(source: Readable, cache: Readable, indices: Iterable[int], *, fi
 
 
 def _serve(decoder: ImageDecoder, data: bytes | Pixels) -> Pixels:
-    """Return the image as the sample stage serves it, uint8 [height, width, 3]."""
+    """Return the image as the sample stage produces it, uint8 [height, width, 3]."""
     pixels = data if isinstance(data, np.ndarray) else decoder.full(data)
     width, height = (np.array([side]) for side in (pixels.shape[1], pixels.shape[0]))
     x, y, w, h = plan_batch(_PIPELINE, 0, 0, np.zeros(1, np.int64), width, height).windows[0].tolist()

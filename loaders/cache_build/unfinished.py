@@ -1,7 +1,7 @@
-"""Keeps an unfinished cache file: its payload so far and a journal, with which any later builder may continue.
+"""Stores an unfinished cache file: its payload so far and a journal, so that any later builder can resume.
 
-The journal is text: a first line with the key of the cache, then a line for each chunk whose payload was written. Each
-line begins with the CRC-32 of the rest, so a line that is cut off or damaged ends the journal.
+The journal is text: a first line with the key of the cache, then one line per chunk written to the payload. Each line
+begins with the CRC-32 of the rest, so a truncated or damaged line ends the journal.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from penstock.loaders.system.durable_file import open_private, random_name, sync
 from penstock.loaders.system.file_read import open_regular
 from penstock.loaders.system.json_file import Count, decode_json
 
-SYNC_BYTES = 64 << 20  # written between two waits for the disk: what a power cut may cost
+SYNC_BYTES = 64 << 20  # written between two syncs: the most that a power cut can lose
 _DATA, _JOURNAL = b"data", b"journal"
 _READ_BYTES = 1 << 20
-_Line = tuple[bytes, Count, Count, Count, dict[str, Count], dict[str, Count]]  # of a Block; JSON has base 64
+_Line = tuple[bytes, Count, Count, Count, dict[str, Count], dict[str, Count]]  # fields of a Block; base 64 in JSON
 
 
 @dataclass(frozen=True)
 class Block:
-    """Describe samples that were stored one after another.
+    """Samples that were stored one after another.
 
     Attributes:
-        records: RECORD [n], with offsets in the payload: of each sample, and of its masks behind it.
-        num_bytes: length of their bytes.
+        records: RECORD [n], with offsets in the payload: each sample's record is followed by those of its masks.
+        num_bytes: number of their bytes.
         crc: CRC-32 of their bytes.
-        source_bytes: what they took in the source.
-        kept: reason -> how many JPEGs were stored as they were.
-        bad: error code -> how many images no decoder can decode.
+        source_bytes: number of their bytes in the source.
+        kept: reason -> number of JPEGs stored unchanged.
+        bad: error code -> number of images that no decoder can decode.
     """
 
     records: npt.NDArray[np.void]
@@ -58,26 +58,26 @@ class Block:
 
     @classmethod
     def from_text(cls, text: bytes) -> Block:
-        """Read what to_text() wrote. Raises ValueError for anything else."""
+        """Parse a text of to_text(). Raises ValueError for anything else."""
         fields: Any = decode_json(text, _Line)  # type: ignore[arg-type]
         return cls(np.frombuffer(fields[0], RECORD), *fields[1:])
 
 
 class BuildFolder:
-    """Write to the folder `DEST.tmp.RANDOM`, which only the holder of the cache's lock may have. Raises OSError.
+    """Writes to the folder `DEST.tmp.RANDOM`; only for the holder of the cache's lock. Raises OSError.
 
     Chunks are appended to the file `data`, then to the file `journal`.
 
     Attributes:
         path: the folder.
         data_path: the file that becomes the cache.
-        blocks: what is stored so far.
+        blocks: the blocks stored so far.
         num_bytes: length of the payload so far.
-        num_samples: number of samples so far, each of which has `num_records`.
+        num_samples: number of samples so far; each has `num_records` records.
     """
 
     def __init__(self, path: bytes, key: str, num_records: int = 1) -> None:
-        """Continue with what is in the folder at `path`, made where missing, if it belongs to the cache `key`."""
+        """Resume from the folder at `path` if it belongs to the cache `key`; a missing folder is created."""
         self.path, self.data_path, self._num_records = path, os.path.join(path, _DATA), num_records
         with contextlib.suppress(FileExistsError):
             os.mkdir(path, 0o700)
@@ -99,7 +99,7 @@ class BuildFolder:
             raise
 
     def _resume(self, key: str) -> int:
-        """Count the blocks whose payload is what was written; return where the last of them ends in the journal."""
+        """Count the blocks with an intact payload; return the end of the last of them in the journal."""
         end = 0
         for text, line_end in read_journal(self.path):
             if end == 0:
@@ -123,7 +123,7 @@ class BuildFolder:
         return True
 
     def _reads_back(self, block: Block, start: int) -> bool:
-        """Return whether the payload from `start` on is what the block says."""
+        """Return whether the payload from `start` on matches the block."""
         if (
             len(block.records) == 0
             or len(block.records) % self._num_records
@@ -144,7 +144,7 @@ class BuildFolder:
         self.num_samples += len(block.records) // self._num_records
 
     def append(self, chunk: Chunk) -> None:
-        """Store a chunk; its records get their offsets here."""
+        """Store a chunk and set the offsets of its records."""
         records, payload = chunk.records, chunk.payload
         lengths = records["length"].astype(np.int64)
         records["offset"] = self.num_bytes + np.cumsum(lengths) - lengths
@@ -154,8 +154,8 @@ class BuildFolder:
         self._count(block)
         self._unsynced += block.num_bytes
         if self._unsynced >= SYNC_BYTES:
-            # Bounds what waits in memory, and reports a full disk now, not at the end. The order of the two does not
-            # matter: the journal holds the payload's CRC.
+            # Bounds the unsynced bytes in memory, and reports a full disk now and not at the end. The order of the two
+            # syncs does not matter: the journal contains the payload's CRC.
             os.fdatasync(self._fd)
             os.fdatasync(self._journal)
             self._unsynced = 0
@@ -166,23 +166,23 @@ class BuildFolder:
         self._journal_end += len(line)
 
     def records(self) -> npt.NDArray[np.void]:
-        """Return the records of all samples so far, then those of the first mask of each, and so on."""
+        """Return the records of all samples so far, then those of their first masks, and so on."""
         found = np.concatenate([block.records for block in self.blocks]) if self.blocks else np.zeros(0, RECORD)
         return np.ascontiguousarray(found.reshape(-1, self._num_records).T).reshape(-1)
 
     def finish(self, tables: Tables, about: About) -> None:
-        """Make a whole cache file of `data`, synced."""
+        """Complete the cache file `data`, and sync it."""
         write_frame(self._fd, tables, about)
 
     def commit(self, dest: bytes) -> None:
-        """Put the finished file at `dest` and remove the folder."""
+        """Move the finished file to `dest` and remove the folder."""
         self.close()
         os.replace(self.data_path, dest)
         sync_folder(os.path.dirname(dest) or b".")
         remove_folder(self.path)
 
     def close(self) -> None:
-        """Close the files, which stay. Idempotent."""
+        """Close the files without removing them. Idempotent."""
         descriptors, self._fd, self._journal = (self._fd, self._journal), -1, -1
         for fd in descriptors:
             if fd >= 0:
@@ -194,7 +194,7 @@ def _journal_line(text: bytes) -> bytes:
 
 
 def read_journal(folder: bytes) -> Iterator[tuple[bytes, int]]:
-    """Yield (text, where its line ends) of each line of a folder's journal, up to the first that is damaged."""
+    """Yield (text, end of its line) for each line of a folder's journal, up to the first damaged one."""
     try:
         file = open(open_regular(os.path.join(folder, _JOURNAL)), "rb")  # noqa: SIM115
     except OSError:
@@ -210,7 +210,7 @@ def read_journal(folder: bytes) -> Iterator[tuple[bytes, int]]:
 
 
 def remove_folder(path: bytes) -> None:
-    """Remove an unfinished cache; anything else that lies there stays."""
+    """Remove an unfinished cache; other files in the folder stay."""
     for name in (_DATA, _JOURNAL):
         with contextlib.suppress(OSError):
             os.unlink(os.path.join(path, name))
@@ -219,24 +219,24 @@ def remove_folder(path: bytes) -> None:
 
 
 def find_folders(dest: bytes) -> list[bytes]:
-    """List the folders of unfinished caches of `dest` that are this user's own."""
+    """List the folders of unfinished caches of `dest` that this user owns."""
     parent, name = os.path.split(dest)
-    pattern = re.compile(re.escape(name) + rb"\.tmp\.[0-9a-f]+")  # earlier versions ended it with the process's number
+    pattern = re.compile(re.escape(name) + rb"\.tmp\.[0-9a-f]+")  # earlier versions ended the name with the process id
     found = []
     with os.scandir(parent or b".") as entries:
         for entry in entries:
             if pattern.fullmatch(entry.name):
                 status = entry.stat(follow_symlinks=False)
-                # What someone else put there would become part of this user's cache.
+                # Another user's files would become part of this user's cache.
                 if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid():
                     found.append(entry.path)
     return sorted(found)
 
 
 def take_folder(dest: bytes, key: str, num_records: int = 1) -> BuildFolder:
-    """Take the folder for building `dest`, under its lock: the most advanced of those that were left, or a new one.
+    """Return the folder for building `dest`, under its lock: the most advanced unfinished one, or a new one.
 
-    The others are removed: their builders are dead, or the lock would not be ours.
+    The others are removed: their builders are dead, since this process holds the lock.
     """
     ours = random_name(dest)
     left = find_folders(dest)
@@ -246,5 +246,5 @@ def take_folder(dest: bytes, key: str, num_records: int = 1) -> BuildFolder:
         if path != best:
             remove_folder(path)
     if best is not None:
-        os.rename(best, ours)  # so that a builder that lost its lock, but still runs, cannot put it in place
+        os.rename(best, ours)  # so that a builder that lost its lock but still runs cannot move it into place
     return BuildFolder(ours, key, num_records)

@@ -26,11 +26,11 @@ OnProgress = Callable[[int], None]
 
 _KINDS = {FILE: "file", STRIPS: "strips", PIXELS: "pixels"}
 _CHUNK_SAMPLES = 32
-_GENERAL = ("E-STALE", "E-DEPENDENCY")  # of the whole file or of the machine, not of one image
+_GENERAL = ("E-STALE", "E-DEPENDENCY")  # errors of the whole file or of the machine, not of one image
 
 
 class BadImage(NamedTuple):
-    """Describe what is wrong with one sample."""
+    """A damaged sample and the cause."""
 
     sample: int
     name: bytes
@@ -39,13 +39,13 @@ class BadImage(NamedTuple):
 
 @dataclass(frozen=True)
 class CacheReport:
-    """Hold what a check found.
+    """The result of a check.
 
     Attributes:
         samples: number of images.
-        num_bytes: bytes that they take.
-        kinds: file, strips, pixels -> how many are stored so.
-        damaged: images whose bytes are not those that were stored.
+        num_bytes: number of their stored bytes.
+        kinds: file, strips, pixels -> number of images stored this way.
+        damaged: images with changed bytes.
     """
 
     samples: int
@@ -55,11 +55,11 @@ class CacheReport:
 
     @property
     def sound(self) -> bool:
-        """Whether nothing was found."""
+        """Whether no image is damaged."""
         return not self.damaged
 
     def describe(self, most: int = 20) -> str:
-        """Return a line on all, then one for each of the first `most` damaged images."""
+        """Return a summary line, then one line for each of the first `most` damaged images."""
         count = len(self.damaged)
         lines = [f"{self.samples:,} images, {self.num_bytes:,} bytes: {f'{count:,} bad' if count else 'sound'}"]
         lines += [f"  damaged sample={f.sample} name={printable(f.name)}: {f.cause}" for f in self.damaged[:most]]
@@ -67,11 +67,11 @@ class CacheReport:
 
 
 def verify_cache(cache: Hdf5Cache, *, progress: OnProgress | None = None, workers: int | None = None) -> CacheReport:
-    """Check every stored byte of images and masks by its CRC, and that each image is laid out as its record says.
+    """Check all stored bytes of images and masks by their CRCs, and the layout of each image against its record.
 
-    A damaged sample is a finding, never an error. progress(samples) is called with the number of further samples that
-    are done. workers: threads, by default one per processor. Raises LoaderError E-STALE if the file is replaced
-    meanwhile.
+    A damaged sample is a finding, never an error. progress(samples) is called with the number of newly checked samples.
+    workers: number of threads, by default one per processor. Raises LoaderError E-STALE if the file is replaced during
+    the check.
     """
 
     def check(index: int) -> str:
@@ -86,9 +86,9 @@ def verify_cache(cache: Hdf5Cache, *, progress: OnProgress | None = None, worker
 
 
 def refuse_other_source(cache: Hdf5Cache, source: Source) -> None:
-    """Raise LoaderError E-STALE if `source` is not what the cache was built from, naming what differs.
+    """Raise LoaderError E-STALE with the difference if the cache was not built from `source`.
 
-    It must have the same images, labels and classes, and no file that was modified since.
+    The source must have the same images, labels and classes, and no file modified since.
     """
     now = refresh_source(source)
     content, cause = source_identity(now)["content"], find_difference(cache, now)
@@ -99,7 +99,7 @@ def refuse_other_source(cache: Hdf5Cache, source: Source) -> None:
 
 
 def find_difference(cache: Hdf5Cache, source: Source) -> str:
-    """Say how the source's images, labels or classes differ from those in the cache, in words; "" if they do not."""
+    """Return how the source's images, labels or classes differ from those in the cache, in words; "" if they do not."""
     if len(source) != len(cache):
         return f"the source has {len(source):,} images, the cache {len(cache):,}"
     if source.classes != cache.classes:
@@ -115,24 +115,24 @@ def find_difference(cache: Hdf5Cache, source: Source) -> str:
             if name != known:
                 return f"image {index} is {printable(name)} in the source, {printable(known)} in the cache"
     if len(differ):
-        return f"{len(differ):,} labels differ, the first is that of image {differ[0]}"
-    return "" if same else "images of the source have another size than when the cache was built"
+        return f"{len(differ):,} labels differ, the first at image {differ[0]}"
+    return "" if same else "images of the source have changed in size since the cache was built"
 
 
 def find_damage(record: Record, stored: bytes, num_classes: int) -> str:
-    """Say what is wrong with a sample, of which `stored` are all bytes; "" if nothing is."""
+    """Return the damage of a sample with the bytes `stored`, in words; "" if there is none."""
     head, rest = stored[: record.head], np.frombuffer(stored, np.uint8)[record.head :]
     if crc32(stored if record.kind == FILE else head, 0) != record.crc:
         return "the CRC of its head differs" if record.kind != FILE else "the CRC of its bytes differs"
     if not 0 <= record.label < num_classes or not 1 <= record.orientation <= 8:
-        return f"label {record.label} of {num_classes} classes, orientation {record.orientation}"
+        return f"invalid label {record.label} of {num_classes} classes, or orientation {record.orientation}"
     if record.kind == FILE:
-        return "" if record.head == 0 and bool(record.width) == bool(record.height) else "its record is impossible"
+        return "" if record.head == 0 and bool(record.width) == bool(record.height) else "its record is invalid"
     if record.kind == PIXELS:
         row_bytes = 3 * record.width * record.strip_rows
         ends = [*range(row_bytes, len(rest), row_bytes), len(rest)]
         if len(rest) != 3 * record.width * record.height or len(head) != 4 * len(ends):
-            return f"its {len(stored):,} bytes are not those of {record.width}x{record.height} pixels"
+            return f"its {len(stored):,} bytes do not fit {record.width}x{record.height} pixels"
         return _check_strips(rest, ends, np.frombuffer(head, "<u4").tolist())
     return _find_strip_damage(record, head, rest)
 
@@ -142,7 +142,7 @@ def _find_strip_damage(record: Record, head: bytes, scan: Pixels) -> str:
     geometry = strips.StripGeometry(*sides, record.segment_mcus)
     count = -(-geometry.rows // record.strip_rows)
     if len(head) < count * STRIP.itemsize:
-        return f"a head of {len(head)} bytes for {count} strips"
+        return f"its head of {len(head)} bytes is too short for {count} strips"
     table, start = np.frombuffer(head[: count * STRIP.itemsize], STRIP), head[count * STRIP.itemsize :]
     ends = table["end"].tolist()
     if found := _check_strips(scan, ends, table["crc"].tolist()):
@@ -151,27 +151,27 @@ def _find_strip_damage(record: Record, head: bytes, scan: Pixels) -> str:
         return found
     bounds = np.append(strips.segment_ends(scan), len(scan))
     if len(bounds) != geometry.rows * geometry.segments:
-        return f"it has {len(bounds)} segments, its record says {geometry.rows * geometry.segments}"
+        return f"it has {len(bounds)} segments, but its record declares {geometry.rows * geometry.segments}"
     rows = [*range(record.strip_rows, geometry.rows, record.strip_rows), geometry.rows]
     return "" if bounds[[row * geometry.segments - 1 for row in rows]].tolist() == ends else "its strips end elsewhere"
 
 
 def _find_header_fault(data: bytes, record: Record, geometry: strips.StripGeometry) -> str:
-    """Say how the header of a JPEG differs from what its record says of it; "" if it does not."""
+    """Return how the header of a JPEG differs from its record, in words; "" if it does not."""
     try:
         header = parse_header(data)
     except LoaderError as error:
         return f"its JPEG header: {error.cause}"
     found = (header.width, header.height, *strips.mcu_size(header), strips.restart_interval(data, header))
     if found != geometry or (header.height_offset, header.scan_offset) != (record.height_offset, len(data)):
-        return f"its JPEG header says {found}, its record {tuple(geometry)}"
+        return f"its JPEG header declares {found}, its record {tuple(geometry)}"
     return "" if header.ordinary and header.stoppable else "its JPEG is not baseline with a common chroma sampling"
 
 
 def _check_strips(data: Pixels, ends: list[int], crcs: list[int]) -> str:
-    """Say what is wrong with strips that end there and have these running CRCs."""
+    """Return the damage of strips with these ends and running CRCs, in words; "" if there is none."""
     if len(ends) != len(crcs) or not ends or ends[-1] != len(data):
-        return f"{len(crcs)} strips that do not cover its {len(data):,} bytes"
+        return f"its {len(crcs)} strips do not cover its {len(data):,} bytes"
     begin = crc = 0
     for number, (end, expected) in enumerate(zip(ends, crcs, strict=True)):
         crc = crc32(data[begin:end], crc)
@@ -184,7 +184,7 @@ def _check_strips(data: Pixels, ends: list[int], crcs: list[int]) -> str:
 def _collect(
     cache: Hdf5Cache, check: Callable[[int], str], progress: OnProgress | None, workers: int | None
 ) -> list[BadImage]:
-    """Collect what `check` says of every sample, in order; it is called in threads."""
+    """Return the damaged samples that `check` finds, in order; it is called in threads."""
     stopped = threading.Event()
 
     def check_chunk(first: int) -> list[tuple[int, str]]:
@@ -199,7 +199,7 @@ def _collect(
                 if progress:
                     progress(len(part))
         except BaseException:
-            stopped.set()  # each thread ends with the read that it is in, which the end of the pool waits for
+            stopped.set()  # each thread ends after its current read; the end of the pool waits for it
             pool.shutdown(wait=False, cancel_futures=True)
             raise
     return found

@@ -1,4 +1,4 @@
-"""Says what to do about data that are not read: other formats, paths with a slip, objects of other kinds."""
+"""Advice for data that cannot be read: other formats, mistyped paths, objects of other kinds."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from penstock.pipelines.errors import printable
 from penstock.pipelines.messages.checked import shown
 from penstock.pipelines.messages.foreign_names import cure_of_name
 
-_AS_DATASET = "open it with its own library as a map-style data set, for penstock.loaders.DataLoader"
-_AS_ARRAYS = "load it, and pass (images uint8 [n, height, width, 3], labels)"
+_AS_DATASET = "open it with its own library as a map-style data set, and pass that to penstock.loaders.DataLoader"
+_AS_ARRAYS = "load it and pass (images uint8 [n, height, width, 3], labels)"
 _CURES = {
-    ("tfrecord", "tfrecords", "tfrec", "rec"): "write its images to a class folder, or to tars as WebDataset has them",
-    ("beton",): "pass the data that it was written from; `penstock cache build` makes a cache of them",
+    ("tfrecord", "tfrecords", "tfrec", "rec"): "write its images to a class folder or to WebDataset tars",
+    ("beton",): "pass the data that it was written from; `penstock cache build` makes a cache from it",
     ("lmdb", "mdb", "mds"): f"{_AS_DATASET}; or write its images to a class folder or to tars",
-    ("zip", "7z", "rar"): "unpack it, and pass the folder",
+    ("zip", "7z", "rar"): "unpack it and pass the folder",
     ("npy", "npz", "pt", "pth", "pkl", "pickle", "mat"): _AS_ARRAYS,
     ("txt", "list", "lst"): "pass a list of (path, label), or a table (.csv) with a line of column names",
     ("json",): "write it as .jsonl, one object per line",
     ("ppm", "heic", "avif", "jp2"): "convert it to JPEG, PNG or WebP",
 }
-_NOTES = ("txt", "json")  # which lie next to data of any format
-_FEW = 16  # files of a folder that are looked at
+_NOTES = ("txt", "json")  # may accompany data of any format
+_FEW = 16  # number of files checked in a folder
 _OF_LABELS = "with_labels(source, labels) gives data other labels; the classes of a folder are its folders"
-_OF_URLS = "it is for data by URL, such as s3://bucket/train/"
+_OF_URLS = "it applies only to URLs, such as s3://bucket/train/"
 _OPTION_CURES = {
     **dict.fromkeys(("label", "image", "classes"), _OF_LABELS),
     **dict.fromkeys(("requests", "bytes_ahead", "local_cache", "local_bytes"), _OF_URLS),
-    "split": "pass the folder of one split, such as 'data/train'; split(source, 0.9) cuts one",
+    "split": "pass the folder of one split, such as 'data/train'; split(source, 0.9) makes a split",
     "root": "it is the folder of relative paths in a list or table; pass the folder itself as the first argument",
 }
 _BY_SUFFIX = {suffix: cure for suffixes, cure in _CURES.items() for suffix in suffixes}
@@ -39,7 +39,7 @@ _HOST = re.compile(rb"(localhost|[\w-]+(\.[\w-]+)+)(:\d+)?/", re.ASCII)
 
 
 def cure_by_name(path: bytes) -> str | None:
-    """Return what to do about a file of another format by its suffix, or a folder by that of a file in it, or None."""
+    """Return advice for a file of another format, by its suffix, or for a folder, by a file in it; None if unknown."""
     names = [path]
     if os.path.isdir(path):
         with os.scandir(path) as entries:
@@ -50,7 +50,7 @@ def cure_by_name(path: bytes) -> str | None:
 
 
 def cure_of_missing(path: bytes) -> str:
-    """Return what to do about a path that is not there, such as the nearest one that is."""
+    """Return advice for a missing path, such as the nearest existing one."""
     if not path:
         return "the path is empty: check the variable that it comes from"
     if path.startswith(b"~"):
@@ -62,7 +62,7 @@ def cure_of_missing(path: bytes) -> str:
         return f"write a URL with two slashes: {printable(scheme[1] + b'://' + path[scheme.end() :])}"
     parent, name = os.path.split(path.rstrip(b"/"))
     if parent and not os.path.exists(parent):
-        return f"check the path: {printable(parent)} is not there either"
+        return f"check the path: {printable(parent)} does not exist either"
     try:
         nearest = difflib.get_close_matches(os.fsdecode(name), map(os.fsdecode, os.listdir(parent or b".")), 1)
     except OSError:
@@ -73,12 +73,12 @@ def cure_of_missing(path: bytes) -> str:
 
 
 def cure_of_option(name: str, known: Collection[str]) -> str | None:
-    """Return what to do about an option that data of this kind do not have; None if nothing is known of it."""
+    """Return advice for an option that this kind of data does not have; None if unknown."""
     return _OPTION_CURES.get(name) or cure_of_name(name, known)
 
 
 def cure_of_object(spec: object) -> str | None:
-    """Return what to pass instead of an object that is not data; None if nothing is known of it."""
+    """Return what to pass instead of an object that is not data; None if unknown."""
     if getattr(getattr(spec, "dtype", None), "kind", "") in "USO" and hasattr(spec, "tolist"):
         return "pass .tolist() of paths, or (paths, labels)"
     if isinstance(spec, (set, frozenset)):
@@ -91,22 +91,22 @@ def cure_of_object(spec: object) -> str | None:
         return "pass list(...) of it, because samples are read by number"
     if isinstance(spec, Mapping):
         return "pass list(data.items()) of {path: label}, a pair (images, labels), or one split, data['train']"
-    if hasattr(spec, "batch_sampler"):  # torch's, ours, and what create_loader returns
+    if hasattr(spec, "batch_sampler"):  # loaders of torch and penstock, and the return value of create_loader
         return "it is a loader: pass the data that it was made from"
     if hasattr(spec, "read") and not isinstance(spec, type):
         lacks = ", ".join(name for name in _OF_SOURCE if not hasattr(spec, name))
-        return f"a Source needs {lacks} too" if lacks else None
+        return f"a Source also needs {lacks}" if lacks else None
     if hasattr(spec, "__getitem__") and not isinstance(spec, (type, list, tuple)):
-        return "use penstock.loaders.DataLoader; of one in memory pass (dataset.data, dataset.targets)"
+        return "use penstock.loaders.DataLoader; for a data set in memory, pass (dataset.data, dataset.targets)"
     if not isinstance(spec, (list, tuple)):
         return None
     if not spec:
         return "the list is empty"
     if len(spec) == 2 and spec[1] is None:
-        return "give labels, or zeros for images without: (images, np.zeros(len(images), int))"
+        return "pass labels, or zeros for unlabelled images: (images, np.zeros(len(images), int))"
     row = spec[0]
     if isinstance(row, (list, tuple)):
         return f"rows must be (path, label), got {shown(row)}: pass [(path, label), ...], or arrays (images, labels)"
     if all(hasattr(part, "shape") for part in spec):
-        return "stack images of one size, and pass (np.stack(images), labels); write others to a class folder"
+        return "stack images of one size and pass (np.stack(images), labels); write others to a class folder"
     return None

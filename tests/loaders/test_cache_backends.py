@@ -154,7 +154,7 @@ def test_an_existing_cache_is_opened_once(
 
 KIND = (
     r"cache '.*photos.h5' is raw, lossy: shorter side 40, PSNR \d+\.\d dB against the source, "
-    r"\d+\.\d MB for \d+\.\d MB of images: pass encoding=Encoding\(kind='raw', resize=40, .*\) to say"
+    r"\d+\.\d MB for \d+\.\d MB of images: pass encoding=Encoding\(kind='raw', resize=40, .*\) to confirm"
 )
 
 

@@ -106,7 +106,7 @@ CACHES = {
     "cached(decoder='fast')": "decoder must be one of",
     "cached(encoding='raw')": "encoding must be an Encoding",
     "cached(on_bad_sample='ignore')": "on_bad_sample",
-    "cached(cache='raw.h5', encoding=Encoding())": "E-STALE|raw, lossy: shorter side 40, requested is jpeg, lossless",
+    "cached(cache='raw.h5', encoding=Encoding())": "E-STALE|shorter side 40, but jpeg, lossless was requested",
     "create_loader('raw.h5', backend='hdf5', cache='never.h5')": "already a cache",
     "loader(cache='raw.h5')": "backend 'torch' has no option",
     "loader(backend='hdf5', cache=True)": "cache must be a path",

@@ -1,1 +1,1 @@
-"""Data sets in Arrow and Parquet files, Hugging Face data sets among them."""
+"""Data sets in Arrow and Parquet files, including Hugging Face data sets."""

@@ -1,4 +1,4 @@
-"""Chooses the columns of a table that hold images and labels."""
+"""Chooses the image and label columns of an Arrow table."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.messages.checked import shown
 
 AUTO = "auto"  # value of the option `label`: the column is found by its name
-_LISTS = ("Sequence", "List", "LargeList")  # how Hugging Face calls lists, in several versions
-Features = Mapping[str, object]  # name of a column -> how Hugging Face describes it
+_LISTS = ("Sequence", "List", "LargeList")  # Hugging Face's names for lists, in several versions
+Features = Mapping[str, object]  # name of a column -> its description by Hugging Face
 Label = str | Sequence[str] | Mapping[str, str] | None  # the option `label`: a column, or several
 
 
 class Chosen(NamedTuple):
-    """Hold the chosen columns.
+    """The chosen columns.
 
     Attributes:
-        image: name of the column of images.
-        labels: names of the columns of labels by the labels' names, "" for one alone; none for images of one class.
-        classes: names of the classes of those labels for which the table declares them.
-        floats: names of the labels that are asked for as floats.
+        image: name of the image column.
+        labels: label name -> name of its column, "" for a single label; empty for images of one class.
+        classes: label name -> class names, for labels with classes declared in the table.
+        floats: names of the labels requested as floats.
     """
 
     image: str
@@ -42,7 +42,7 @@ class Chosen(NamedTuple):
 
 
 def holds_bytes(kind: Any) -> bool:
-    """Return whether a column of the pyarrow type `kind` can hold encoded images: binary, or Hugging Face's struct."""
+    """Return whether a column of the pyarrow type `kind` can contain images: binary, or Hugging Face's struct."""
     types = import_pyarrow().types
     kind = getattr(kind, "storage_type", kind)
     if types.is_struct(kind):
@@ -51,7 +51,7 @@ def holds_bytes(kind: Any) -> bool:
 
 
 def holds_paths(kind: object) -> bool:
-    """Return whether a column of the pyarrow type `kind` can hold the names of image files."""
+    """Return whether a column of the pyarrow type `kind` can contain the names of image files."""
     types = import_pyarrow().types
     return bool(types.is_string(kind) or types.is_large_string(kind))
 
@@ -72,15 +72,15 @@ def read_features(schema: Schema, info: bytes = b"") -> Features:
 
 
 def choose_typed(schema: Schema, features: Features, image: str | None, label: Label, *, paths: bool = True) -> Chosen:
-    """Choose the columns of a pyarrow schema; `image` and `label` are the options of that name.
+    """Return the columns chosen from a pyarrow schema; `image` and `label` are the options of these names.
 
-    A column of labels may have ":float" behind its name. paths: whether a column of file names will do for the images.
+    A label column may have ":float" after its name. paths: whether a column of file names is accepted for the images.
     Raises ValueError that lists the columns.
     """
     column = _choose_image(schema, features, image, paths)
     if column is None:
         wanted = "encoded images (binary, or struct with bytes)" + " or paths of image files" * paths
-        given = f"got {shown(image)}" if image is not None else "and no single column could be meant"
+        given = f"got {shown(image)}" if image is not None else "but no single column fits"
         raise ValueError(f"image must be a column of {wanted}, {given}; {_list_columns(schema)}")
     refuse_twins([column], schema.names)
     plain, floats = split_floats(label, schema.names)
@@ -91,7 +91,7 @@ def choose_typed(schema: Schema, features: Features, image: str | None, label: L
 
 
 def refuse_other_columns(chosen: Chosen, schema: Schema, path: bytes) -> None:
-    """Raise LoaderError E-FORMAT if a further file lacks a chosen column, or numbers the classes otherwise."""
+    """Raise LoaderError E-FORMAT if a further file lacks a chosen column, or numbers the classes differently."""
     names = (chosen.image, *chosen.labels.values())
     lacking = next((name for name in names if schema.names.count(name) != 1), None)
     if lacking is not None:
@@ -101,10 +101,9 @@ def refuse_other_columns(chosen: Chosen, schema: Schema, path: bytes) -> None:
     for name, column in chosen.labels.items():
         own, first = _class_names(features.get(column)), chosen.classes.get(name)
         if own is not None and first is not None and own != first and name not in chosen.floats:
-            cause = (
-                f"its column {column!r} has the classes {shown(list(own))}, the first file's has {shown(list(first))}"
-            )
-            raise LoaderError("E-FORMAT", cause, fix="join the files by concat: it finds classes by name", path=path)
+            cause = f"its column {column!r} has the classes {shown(list(own))}, the first file {shown(list(first))}"
+            fix = "join the files with concat, which matches classes by name"
+            raise LoaderError("E-FORMAT", cause, fix=fix, path=path)
 
 
 def _choose_image(schema: Schema, features: Features, image: str | None, paths: bool) -> str | None:
@@ -124,7 +123,7 @@ def _choose_image(schema: Schema, features: Features, image: str | None, paths: 
 
 def _choose_label(schema: Schema, features: Features, label: object) -> str:
     suitable = [field.name for field in schema if _is_label(field.type)]
-    named = [name for name in LABEL_COLUMNS[:-1] if name in suitable]  # without "y", which has other meanings
+    named = [name for name in LABEL_COLUMNS[:-1] if name in suitable]  # without "y", which is ambiguous
     refuse_twins([label] if label != AUTO else named, schema.names)
     named.sort(key=lambda name: not _is_class(schema.field(name).type))  # classes before numbers and lists
     declared = [name for name in suitable if _type_of(features.get(name)) == "ClassLabel"]
@@ -132,7 +131,7 @@ def _choose_label(schema: Schema, features: Features, label: object) -> str:
     found = found if label == AUTO else next((name for name in suitable if name == label), None)
     if found is None:
         wanted = "a column of class numbers, names, floats or lists of these, or None for images of one class"
-        given = f"got {shown(label)}" if label != AUTO else "and no column has a usual name of one"
+        given = f"got {shown(label)}" if label != AUTO else "and no column has a known name for labels"
         raise ValueError(f"label must be {wanted}, {given}; {_list_columns(schema)}")
     return found
 
@@ -158,7 +157,7 @@ def _type_of(feature: object) -> str | None:
 
 
 def _class_names(feature: object) -> tuple[str, ...] | None:
-    if isinstance(feature, list):  # as older versions describe a list
+    if isinstance(feature, list):  # a list in older versions
         feature = feature[0] if len(feature) == 1 else None
     elif isinstance(feature, dict) and _type_of(feature) in _LISTS:
         feature = feature.get("feature")

@@ -1,4 +1,4 @@
-"""Serves Arrow files as a source: the bytes of each image are read from their place in the file."""
+"""Opens Arrow files as a source: the bytes of each image are read from their place in the file."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 
 
 class ArrowFile:
-    """Map a file of Arrow's IPC format, file or stream, and read its record batches without copying.
+    """A mapped file of Arrow's IPC format, file or stream; its record batches are read without copying.
 
     Attributes:
         container: name, size and time of the file.
@@ -60,7 +60,7 @@ class ArrowFile:
         try:
             self.container = Container.of_file(path, os.fstat(fd))
             if not self.container.size:
-                raise LoaderError("E-EMPTY", "an Arrow file without any bytes", path=path)
+                raise LoaderError("E-EMPTY", "the Arrow file is empty", path=path)
             self._memory = import_pyarrow().py_buffer(mmap.mmap(fd, self.container.size, prot=mmap.PROT_READ))
         finally:
             os.close(fd)
@@ -78,17 +78,17 @@ class ArrowFile:
             raise LoaderError("E-FORMAT", cause, fix="pass files of one data set", path=path)
         file = pyarrow.BufferReader(self._memory)
         with arrow_errors(path):
-            # Not included_fields of IpcReadOptions: with it the reader of files copies what it reads.
+            # Not included_fields of IpcReadOptions: with it, the file reader copies the data.
             reader = self._open(file)
             count = None if self._is_stream else reader.num_record_batches
             for batch in reader if count is None else map(reader.get_batch, range(count)):
                 yield [batch.column(field) for field in fields]
         if not self._is_stream:
             return
-        # Arrow takes the end of the file for the end of the stream, which writers mark when they are done.
+        # Arrow accepts the end of the file as the end of the stream, but a complete stream has an end mark.
         end = file.tell()
         if self._memory[max(end - len(_END_OF_STREAM), 0) : end].to_pybytes() != _END_OF_STREAM:
-            cause = "the stream has no end mark: it was cut off, or its writer was not closed"
+            cause = "the stream has no end mark: it is truncated, or its writer was not closed"
             raise LoaderError("E-TRUNC", cause, fix="write or download the file again", path=path)
 
     def _open(self, file: Any) -> Any:
@@ -98,14 +98,14 @@ class ArrowFile:
 
 @dataclass(frozen=True, kw_only=True)
 class ArrowFiles:
-    """Describe Arrow files that are one data set.
+    """Arrow files that are one data set.
 
     Attributes:
-        paths: absolute, in the order of the rows.
-        image, label: the options of that name.
+        paths: absolute paths, in the order of the rows.
+        image, label: the options of these names.
         info: text of the data set's dataset_info.json, if it has one.
-        classes, missing_labels: the options of that name.
-        indices: paths of Arrow files with the numbers of the rows that are served, in their order; () for all rows.
+        classes, missing_labels: the options of these names.
+        indices: paths of Arrow files with the numbers of the rows to serve, in order; () for all rows.
     """
 
     paths: tuple[bytes, ...]
@@ -118,15 +118,15 @@ class ArrowFiles:
 
     @property
     def identity(self) -> str:
-        """Hex digest of all this."""
+        """Hex digest of all attributes."""
         options = (self.image, self.label, self.info, self.classes, self.missing_labels)
         parts = (FORMAT, *options, *map(os.path.realpath, self.paths), b"", *map(os.path.realpath, self.indices))
         return hashlib.blake2b(repr(parts).encode(), digest_size=16).hexdigest()
 
     def index(self) -> tuple[SamplesWriter, Labels]:
-        """Locate all images; return what is to be saved as their index, and labels that are not class numbers.
+        """Locate all images; return the index to save, and labels that are not class numbers.
 
-        Raises LoaderError for files that are damaged, missing or compressed; ValueError.
+        Raises LoaderError for damaged, missing or compressed files; ValueError.
         """
         rows, first = ImageRows(), ArrowFile(self.paths[0])
         chunks: list[_Chunks] = []
@@ -134,7 +134,7 @@ class ArrowFiles:
         labels = ArrowLabels(columns, self.classes, self.missing_labels)
         for path in self.paths:
             file = first if path == self.paths[0] else ArrowFile(path)
-            if not self.info:  # which describes all files
+            if not self.info:  # it would describe all files
                 refuse_other_columns(columns, file.schema, path)
             with arrow_errors(path):
                 found = _locate_rows(file, columns.image, rows, labels)
@@ -142,7 +142,7 @@ class ArrowFiles:
                     chunks.append(found)
                 else:
                     labels.add(found[1], path)
-            if not found[0] and not self.info:  # save_to_disk writes such files, where shards are many
+            if not found[0] and not self.info:  # save_to_disk writes such files if there are many shards
                 raise no_rows_error(path)
         order = self._read_indices(rows) if self.indices else None
         if order is not None:
@@ -155,13 +155,13 @@ class ArrowFiles:
         parts = [np.zeros(0, np.int64)]
         for path in self.indices:
             file = ArrowFile(path)
-            rows.add_container(file.container)  # so that a change of it is noticed
+            rows.add_container(file.container)  # so that a change of the file is detected
             with arrow_errors(path):
                 parts += [column.to_numpy().astype(np.int64) for (column,) in file.chunks(file.schema.names[:1])]
         return np.concatenate(parts)
 
 
-_Chunks = tuple[int, list[Any]]  # number of rows, a chunked array for each column of labels
+_Chunks = tuple[int, list[Any]]  # number of rows, a chunked array for each label column
 
 
 def _locate_rows(file: ArrowFile, image: str, rows: ImageRows, labels: ArrowLabels) -> _Chunks:
@@ -193,12 +193,12 @@ def open_arrow_files(
 ) -> Source:
     """Open Arrow files as one source, in the order of `paths`; samples are the rows, file by file.
 
-    paths: of files, or URLs, which are copied whole to `local_cache`. image: the column of images: bytes, Hugging
-    Face's struct of bytes and path, or paths of files (relative ones to the folder of the Arrow file). label: the
-    column of class numbers or names, of floats, or of lists of numbers or classes, which are served as float32; text as
+    paths: paths of files, or URLs, which are copied whole to `local_cache`. image: the column of images: bytes, Hugging
+    Face's struct of bytes and path, or paths of files (relative to the folder of the Arrow file). label: the column of
+    class numbers or names, of floats, or of lists of numbers or classes, which are served as float32; text as
     open_tables reads it; a list, or a dict by name, of several columns; None for images of one class. classes,
-    missing_labels: as of open_tables. reading: fields of RemoteOptions. Rows without an
-    image are left out with a warning. Raises ValueError for columns, LoaderError.
+    missing_labels: as in open_tables. reading: fields of RemoteOptions. Rows without an image are left out with a
+    warning. Raises ValueError for columns, LoaderError.
     """
     chosen: dict[str, Any] = {"image": image, "label": label, "classes": classes, "missing_labels": missing_labels}
     options = check_reading(paths, **reading)
@@ -209,7 +209,7 @@ def open_arrow_files(
 
 
 def open_described(files: ArrowFiles, reopen: Callable[[], Source], max_file_bytes: int) -> Source:
-    """Open `files` by their saved index, if there is one and they are unchanged, or else by a new one."""
+    """Open `files` by their saved index if they are unchanged, otherwise by a new index."""
     identity = files.identity
     name = identity.encode() + b".index"
     samples, labels = load_or_make(name, identity, files.index)

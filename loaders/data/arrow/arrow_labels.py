@@ -1,4 +1,4 @@
-"""Collects the labels in columns of Arrow and Parquet files."""
+"""Collects labels from columns of Arrow and Parquet files."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from penstock.loaders.data.labels.stored_labels import ALONE
 
 
 class ArrowLabels:
-    """Collect the chosen columns of labels, one file after another.
+    """Collects the chosen label columns, file by file.
 
     Args:
         chosen: the columns.
-        classes: the option `classes`; classes that the data declares are found in it by name.
-        missing_labels: as of LabelRows.
+        classes: the option `classes`; classes declared by the data are looked up in it by name.
+        missing_labels: as in LabelRows.
 
     Attributes:
         columns: the chosen columns.
@@ -33,12 +33,12 @@ class ArrowLabels:
     def __init__(self, chosen: Chosen, classes: object = None, missing_labels: str = RAISE) -> None:
         self.columns = list(chosen.labels.values())
         if classes is not None and not chosen.labels:
-            raise ValueError("classes must come with labels, and there are none: pass label=, or no classes")
+            raise ValueError("classes needs labels, but there are none: pass label=, or leave out classes")
         given = checked_classes_by_label(classes)
         wanted = given if isinstance(given, dict) else {} if given is None else {ALONE: given}
         declared = {name: tuple(map(os.fsencode, names)) for name, names in chosen.classes.items()}
         declared = {name: names for name, names in declared.items() if name not in chosen.floats}
-        # By whose names the numbers are looked up in those that the user lists.
+        # Declared names, by which numbers are looked up in the user's list.
         self._renamed = {name: names for name, names in declared.items() if wanted.get(name) not in (None, names)}
         self.rows = LabelRows({**declared, **wanted}, floats=chosen.floats, missing_labels=missing_labels)
         self._names, self._declared = list(chosen.labels), frozenset(declared)
@@ -50,7 +50,7 @@ class ArrowLabels:
     ) -> None:
         """Add the labels of a file, pyarrow chunked arrays. Raises pyarrow.ArrowInvalid, LoaderError E-FORMAT.
 
-        order: the numbers of the rows that are served; None for all.
+        order: the numbers of the rows to serve; None for all.
         """
         fail = RowOrigin(path)
         for name, column in zip(self._names, columns, strict=True):
@@ -72,7 +72,7 @@ class ArrowLabels:
     def _add_column(self, name: str, column: Any, fail: Fail, rows: npt.NDArray[np.int64]) -> None:
         """Add the labels called `name` of `rows`."""
         to, names, types = self.rows.column(name), self._renamed.get(name), import_pyarrow().types
-        if types.is_null(column.type):  # of a file in which no row has a label
+        if types.is_null(column.type):  # no row of the file has a label
             return
         if types.is_floating(column.type):
             to.add_numbers(column.to_numpy(zero_copy_only=False))
@@ -86,7 +86,7 @@ class ArrowLabels:
                 members = members.dictionary_decode()
             if members.null_count:
                 row = np.repeat(rows, counts)[members.is_null().to_numpy(zero_copy_only=False)][0]
-                raise fail(int(row), "a list of labels holds a null", "leave nulls out of the lists")
+                raise fail(int(row), "a list of labels contains a null", "leave nulls out of the lists")
             if (
                 holds_paths(members.type)
                 or types.is_null(members.type)
@@ -97,13 +97,13 @@ class ArrowLabels:
                 unnamed = next((label for label in found if names is not None and isinstance(label, int)), None)
                 if unnamed is not None:
                     row = np.repeat(rows, counts)[codes == found.index(unnamed)][0]
-                    raise fail(int(row), f"label {unnamed} is the number of no class", "leave it out of the list")
+                    raise fail(int(row), f"label {unnamed} is not the number of a class", "leave it out of the list")
                 to.add_sets(found, codes, counts)
                 return
             wrong = np.flatnonzero(counts != counts[:1])
             if len(wrong):
-                cause = f"a vector of {counts[wrong[0]]} numbers, the first one has {counts[0]}"
-                raise fail(int(rows[wrong[0]]), cause, "give all rows vectors of one length, or names")
+                cause = f"a vector of {counts[wrong[0]]} numbers, but the first one has {counts[0]}"
+                raise fail(int(rows[wrong[0]]), cause, "use vectors of one length in all rows, or names")
             values = members.to_numpy(zero_copy_only=False).astype(np.float64)
             to.add_numbers(values.reshape(len(counts), -1) if len(counts) else values)
 
@@ -119,12 +119,12 @@ def _decode(column: Any) -> Any:
 
 
 def _rename(labels: list[Any], names: tuple[bytes, ...] | None) -> list[Any]:
-    """Return declared names in place of class numbers; other numbers stay."""
+    """Return labels with declared names in place of class numbers; other numbers stay."""
     known = list(map(os.fsdecode, names or ()))
     return [known[label] if isinstance(label, int) and 0 <= label < len(known) else label for label in labels]
 
 
 def _encode(column: Any) -> tuple[list[Any], npt.NDArray[np.int64]]:
-    """Return the distinct values of an array, and which of them each element is."""
+    """Return the distinct values of an array, and each element's index among them."""
     coded = column.dictionary_encode()
     return coded.dictionary.to_pylist(), coded.indices.to_numpy(zero_copy_only=False).astype(np.int64)

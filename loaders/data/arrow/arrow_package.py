@@ -1,4 +1,4 @@
-"""Imports pyarrow where it is needed, and turns its errors into LoaderError."""
+"""Imports pyarrow when it is needed, and converts its errors to LoaderError."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from penstock.pipelines.errors import LoaderError
 
 
 class SchemaField(Protocol):
-    """Describe a column, as pyarrow.Field does."""
+    """A column, like pyarrow.Field."""
 
     name: str
     type: Any
 
 
 class Schema(Protocol):
-    """Describe the columns of a table, as pyarrow.Schema does."""
+    """The columns of a table, like pyarrow.Schema."""
 
     names: list[str]
     metadata: dict[bytes, bytes] | None
@@ -45,15 +45,15 @@ def import_pyarrow() -> Any:
 
 @contextlib.contextmanager
 def arrow_errors(path: bytes, code: str = "E-CORRUPT", what: str = "damaged") -> Iterator[None]:
-    """Raise LoaderError `code` for what pyarrow raises about the content of `path`, E-READ and others for the system's.
+    """Convert pyarrow's errors about the content of `path` to LoaderError `code`, and system errors to E-READ etc.
 
-    A system's error has an error number; pyarrow also raises OSError, without one, for content that makes no sense.
+    A system error has an error number; pyarrow also raises OSError without a number for invalid content.
     """
     pyarrow = import_pyarrow()
     try:
         yield
     except MemoryError as error:
-        raise LoaderError("E-MEM", f"no memory to read it: {error}", path=path) from error
+        raise LoaderError("E-MEM", f"not enough memory to read it: {error}", path=path) from error
     except (pyarrow.ArrowException, OSError, ValueError) as error:
         if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
             raise read_error(error, path) from error

@@ -23,14 +23,14 @@ ReadAt = Callable[[int, int], Any]  # (start, bytes) -> an object with the buffe
 
 
 class UrlFile:
-    """Let pyarrow read an object by ranges, as a file."""
+    """A file object for pyarrow that reads an object by ranges."""
 
     def __init__(self, container: Container, read_at: ReadAt) -> None:
         self._size, self._read_at = container.size, read_at
         self._at, self.closed = 0, False
 
     def read(self, count: int = -1) -> bytes:
-        """Return up to `count` bytes, or all that follow."""
+        """Return up to `count` bytes, or all remaining bytes."""
         left = max(0, self._size - self._at)
         count = left if count < 0 else min(count, left)
         data = bytes(self._read_at(self._at, count)) if count else b""
@@ -43,7 +43,7 @@ class UrlFile:
         return self._at
 
     def tell(self) -> int:
-        """Return where the next byte is read."""
+        """Return the offset of the next byte."""
         return self._at
 
     def close(self) -> None:
@@ -52,14 +52,14 @@ class UrlFile:
 
 
 class Footer(NamedTuple):
-    """Hold what the end of a Parquet file says.
+    """The footer of a Parquet file.
 
     Attributes:
         container: name, size and time of the file.
         schema: its pyarrow schema.
-        group_rows: rows of each row group, int64.
-        group_bytes: bytes of each, uncompressed, int64.
-        metadata: what pyarrow read of it.
+        group_rows: number of rows of each row group, int64.
+        group_bytes: uncompressed bytes of each row group, int64.
+        metadata: pyarrow's metadata of the file.
     """
 
     container: Container
@@ -70,12 +70,12 @@ class Footer(NamedTuple):
 
 
 class ImageGroup(NamedTuple):
-    """Hold the images of one row group.
+    """The images of a row group.
 
     Attributes:
-        chunks: where they lie in memory.
-        ends: number of the row behind each chunk.
-        num_bytes: memory that they take.
+        chunks: their places in memory.
+        ends: number of the row after each chunk.
+        num_bytes: their bytes in memory.
     """
 
     chunks: tuple[Values, ...]
@@ -89,17 +89,17 @@ class ImageGroup(NamedTuple):
         return (values.buffer.address + int(values.starts[row]), int(values.sizes[row])) if there else (0, 0)
 
     def find(self, row: int) -> tuple[Values, int]:
-        """Return the chunk that holds row `row` of the group, and the number of the row in that."""
+        """Return the chunk that contains row `row` of the group, and the row's number in it."""
         chunk = int(np.searchsorted(self.ends, row, "right"))
         values = self.chunks[chunk]
         return values, row - int(self.ends[chunk]) + len(values.sizes)
 
 
 def has_image_bytes(path: bytes, image: str | None = None) -> bool:
-    """Return whether the images of a Parquet file are in the file, and not files that it names.
+    """Return whether a Parquet file contains its images, and not paths of image files.
 
-    image: the option of that name. A table without any column for images has none. Raises LoaderError for a file that
-    cannot be read or is not Parquet.
+    image: the option of this name. False for a table without an image column. Raises LoaderError for a file that cannot
+    be read or is not Parquet.
     """
     schema = read_schema(path)
     if image is not None and image not in schema.names:
@@ -112,9 +112,9 @@ def has_image_bytes(path: bytes, image: str | None = None) -> bool:
 
 
 def read_footer(path: bytes) -> Footer:
-    """Read the footer of a file.
+    """Return the footer of a file.
 
-    Not of its columns: their descriptions, if damaged, end the process in pyarrow 26.
+    Does not read the metadata of columns: if damaged, they crash pyarrow 26.
     """
     with open_file(path) as (file, container):
         about = file.metadata
@@ -145,7 +145,7 @@ def read_column(footer: Footer, name: str) -> Any:
 def read_group(container: Container, group: int, image: str, read_at: ReadAt | None = None) -> ImageGroup:
     """Decode the images of one row group. Raises LoaderError E-CHANGED if the file has changed.
 
-    read_at: how to read bytes of a file by URL, by start and count; by requests of its own unless given.
+    read_at: function of (start, count) that reads bytes of a file at a URL; the default makes its own requests.
     """
     with open_file(container.name, container, _read_metadata(container), read_at) as (file, _):
         column = file.read_row_group(group, columns=[image], use_threads=False).column(image)
@@ -156,7 +156,7 @@ def read_group(container: Container, group: int, image: str, read_at: ReadAt | N
         return ImageGroup(chunks, ends, column.get_total_buffer_size())
 
 
-@functools.lru_cache(maxsize=16)  # parsing that of 10,000 groups takes 70 ms
+@functools.lru_cache(maxsize=16)  # parsing the metadata of 10,000 groups takes 70 ms
 def _read_metadata(container: Container) -> Any:
     with open_file(container.name, container) as (file, _):
         return file.metadata
@@ -166,9 +166,9 @@ def _read_metadata(container: Container) -> Any:
 def open_file(
     path: bytes, expected: Container | None = None, metadata: Any = None, read_at: ReadAt | None = None
 ) -> Iterator[tuple[Any, Container]]:
-    """Open a Parquet file with pyarrow. Raises LoaderError, E-CHANGED if it is not `expected` before and after."""
+    """Open a Parquet file with pyarrow. Raises LoaderError, E-CHANGED unless it is `expected` before and after."""
     pyarrow = import_pyarrow()
-    if is_url(path):  # whose version is compared with each answer
+    if is_url(path):  # the version is compared with each answer
         store, url = ObjectStore(), path.decode()
         container = expected or Container(path, *store.stat(url))
         version = container.version
@@ -189,14 +189,14 @@ def open_file(
         _refuse_changed(container, expected)
         try:
             with arrow_errors(path, "E-FORMAT", "not a Parquet file"):
-                # By the descriptor, so that it is the file that was compared.
+                # By the descriptor, so that the same file is read that was compared.
                 file = pyarrow.parquet.ParquetFile(
                     f"/proc/self/fd/{fd}", metadata=metadata, page_checksum_verification=True
                 )
             with file, arrow_errors(path):
                 yield file, container
         except LoaderError:
-            _refuse_changed(Container.of_file(path, os.fstat(fd)), expected)  # which explains why it made no sense
+            _refuse_changed(Container.of_file(path, os.fstat(fd)), expected)  # a change explains invalid content
             raise
         _refuse_changed(Container.of_file(path, os.fstat(fd)), expected)
     finally:

@@ -1,4 +1,4 @@
-"""Finds where the images of a column lie in memory, without copying them."""
+"""Locates the images of a column in memory without copying them."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from penstock.loaders.data.arrow.arrow_package import import_pyarrow
 
 
 class Values(NamedTuple):
-    """Describe the values of one chunk of a column.
+    """The values of one chunk of a column.
 
     Attributes:
-        buffer: the pyarrow buffer that holds the bytes; None if there are none.
-        starts: where the bytes of each row begin in it, int64 [n].
-        sizes: the number of its bytes, int64 [n].
-        present: whether a row has bytes, bool [n].
-        paths: a pyarrow array of names of files, one per row or null; None if the column has none.
+        buffer: the pyarrow buffer with the bytes; None if there are none.
+        starts: offset of each row's bytes in the buffer, int64 [n].
+        sizes: number of bytes of each row, int64 [n].
+        present: whether each row has bytes, bool [n].
+        paths: a pyarrow array of file names, one per row or null; None if the column has none.
     """
 
     buffer: Any
@@ -29,7 +29,7 @@ class Values(NamedTuple):
     paths: Any
 
     def bytes_of(self, row: int) -> memoryview:
-        """Return the bytes of a row, in place."""
+        """Return the bytes of a row without copying them."""
         start = int(self.starts[row])
         return memoryview(self.buffer or b"")[start : start + int(self.sizes[row])]
 
@@ -42,7 +42,7 @@ class Values(NamedTuple):
 def locate_values(column: Any) -> Values:
     """Locate the values of a pyarrow array of bytes, of structs of bytes and path, or of paths.
 
-    Raises pyarrow.ArrowInvalid for an array that contradicts itself.
+    Raises pyarrow.ArrowInvalid for an inconsistent array.
     """
     column = getattr(column, "storage", column)
     column.validate()
@@ -56,7 +56,7 @@ def locate_values(column: Any) -> Values:
     place = kind.get_field_index("path")
     paths = column.field(place) if place >= 0 and holds_paths(kind.field(place).type) else None
     if paths is not None:
-        paths.validate(full=True)  # pyarrow does not look where damaged offsets point
+        paths.validate(full=True)  # pyarrow does not check damaged offsets
     values = _locate_bytes(column.field(kind.get_field_index("bytes")))
     there = _are_valid(column)
     if paths is not None and not there.all():

@@ -1,4 +1,4 @@
-"""Keeps decoded groups of rows in memory, as many as a limit of bytes allows."""
+"""Keeps decoded row groups in memory within a limit of bytes."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from penstock.loaders.data.arrow.arrow_parquet import ImageGroup
 
 
 class GroupCache:
-    """Keep what was used last, at most `limit_bytes` of it, and at least the latest group.
+    """A cache of the most recently used groups: at most `limit_bytes`, but at least the latest group.
 
-    Threads may share it: a group is loaded by one of them, and others that want it wait. Pickles, and is forked, empty.
+    Threads may share it: one thread loads a group, and others that need it wait. It is empty after pickling or a fork.
 
     Attributes:
         limit_bytes: the limit.
-        loads: number of groups that were loaded.
-        evictions: number of groups that had to go.
+        loads: number of groups loaded.
+        evictions: number of groups evicted.
     """
 
     def __init__(self, limit_bytes: int) -> None:
@@ -35,8 +35,8 @@ class GroupCache:
         return key in self._groups
 
     def get(self, key: Hashable, load: Callable[[], ImageGroup]) -> ImageGroup:
-        """Return the group `key`, loaded with `load` unless it is here. Raises what `load` raises."""
-        if os.getpid() != self._pid:  # a thread that does not exist here may have held the lock
+        """Return the group `key`, loaded with `load` unless it is cached. Raises as `load` does."""
+        if os.getpid() != self._pid:  # in a fork: the lock may be held by a thread that does not exist here
             self._empty()
         with self._lock:
             waiting = self._groups.get(key)

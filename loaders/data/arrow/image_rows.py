@@ -1,4 +1,4 @@
-"""Collects where the images of a table lie, row by row, for the index of its samples."""
+"""Collects the places of a table's images, row by row, for the index of its samples."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _NOWHERE = -1  # container of a row without an image
 
 
 def no_rows_error(path: bytes) -> LoaderError:
-    """Return the error for a file without rows, one of those that were passed."""
+    """Return the error for a file without rows."""
     return LoaderError("E-NODATA", "the file has no rows", fix="write it again, or leave it out", path=path)
 
 
 class ImageRows:
-    """Collect rows: the container of each image, its offset and bytes there, and a key."""
+    """Collects rows: the container of each image, its offset and size in it, and a key."""
 
     def __init__(self) -> None:
         self._writer, self._numbers = SamplesWriter(), dict[bytes, int]()
-        self._missing: list[bytes] = []  # files that rows name, but that are not there
+        self._missing: list[bytes] = []  # missing files named by rows
         self._has_files = False
 
     def add_container(self, container: Container) -> int:
@@ -40,9 +40,9 @@ class ImageRows:
         return number
 
     def add(self, values: Values, container: int, offset: int, first_row: int, folder: bytes) -> None:
-        """Add a chunk of a column, whose buffer lies at `offset` of a container.
+        """Add a chunk of a column with its buffer at `offset` of a container.
 
-        first_row: number of its first row, for the keys. folder: where relative paths of files begin.
+        first_row: number of its first row, for the keys. folder: folder of relative file paths.
         """
         count = len(values.sizes)
         where = np.where(values.present, container, _NOWHERE)
@@ -63,10 +63,10 @@ class ImageRows:
     def finish(
         self, kind: str, labels: LabelRows, order: npt.NDArray[np.int64] | None = None
     ) -> tuple[SamplesWriter, Labels]:
-        """Return what is to be saved as the index of rows with image and label, in their order or that of `order`.
+        """Return the index to save, of rows with image and label, in their order or `order`; and other labels.
 
-        With it come their labels that are not class numbers. labels: of all rows, in that order. Raises LoaderError
-        E-NODATA without any row, E-MISSING if rows name files of which none is there; as LabelRows.finish.
+        The other labels are those that are not class numbers. labels: labels of all rows, in that order. Raises
+        LoaderError E-NODATA without any row, E-MISSING if all files named by rows are missing; as LabelRows.finish.
         """
         writer = self._writer
         rows = np.arange(len(writer.keys)) if order is None else order
@@ -83,17 +83,17 @@ class ImageRows:
             fix = "pass label=None if the images have no labels" if lost[NO_ROW_LABEL].any() else "pass other files"
             raise LoaderError("E-NODATA", f"no image with a label{': ' * bool(reasons)}{reasons}", fix=fix)
         if self._missing and not self._has_files:
-            raise LoaderError("E-MISSING", "this file is named by a row, but is not here", path=self._missing[0])
+            raise LoaderError("E-MISSING", "a row names this file, but it does not exist", path=self._missing[0])
         others = take_labels(writer, found, rows[labelled])
         names = list(self._numbers)
         starts, sizes = np.asarray(writer.starts), np.asarray(writer.sizes)
-        # Rows have no names by which another order would be known.
+        # Rows have no names that would reveal another order.
         writer.probe = probe_ranges([names[number] for number in writer.container_of], starts, sizes)
         writer.kind = "files" if self._has_files else kind
         return writer, others
 
     def _add_file(self, folder: bytes, path: bytes) -> tuple[int, int]:
-        """Add a file that a row names; return its number and size. One that is not there fails when it is read."""
+        """Add a file named by a row; return its number and size. A missing file fails when it is read."""
         path = os.path.abspath(os.path.join(folder, path))
         number = self._numbers.get(path)
         if number is None:
@@ -108,6 +108,6 @@ class ImageRows:
 
 
 def check_order(rows: npt.NDArray[np.int64], num_rows: int) -> None:
-    """Raise LoaderError E-CORRUPT for numbers of rows that there are not."""
+    """Raise LoaderError E-CORRUPT for row numbers that do not exist."""
     if len(rows) and (rows.min() < 0 or rows.max() >= num_rows):
         raise LoaderError("E-CORRUPT", f"indices must be below {num_rows:,}, got {int(rows.max()):,}")

@@ -1,4 +1,4 @@
-"""Finds which file memory is mapped from, and holds bytes in a file that has no name."""
+"""Finds the file that memory is mapped from, and stores bytes in an unnamed file."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from penstock.loaders.data.samples.version import Container
 
 
 class Mapping(NamedTuple):
-    """Describe a part of this process's memory that shows a file.
+    """A part of this process's memory that is mapped from a file.
 
     Attributes:
         begin, end: addresses.
-        container: the file as it is now.
-        offset: where in the file it begins.
+        container: the file's current name, size and time.
+        offset: offset of the part in the file.
     """
 
     begin: int
@@ -27,7 +27,7 @@ class Mapping(NamedTuple):
 
 
 class MappedMemory:
-    """Look up the files that are mapped into this process at the time of the call."""
+    """The files mapped into this process at the time of creation."""
 
     def __init__(self) -> None:
         self._mappings: list[Mapping] = []
@@ -54,14 +54,14 @@ class MappedMemory:
             self._mappings.append(Mapping(begin, end, container, offset))
 
     def find(self, address: int, size: int) -> Mapping | None:
-        """Return the mapping that holds `size` bytes at `address`; None for other memory."""
+        """Return the mapping that contains `size` bytes at `address`; None for other memory."""
         number = bisect.bisect_right(self._begins, address) - 1
         found = self._mappings[number] if number >= 0 else None
         return found if found is not None and address + size <= found.end else None
 
 
 class MemoryFile:
-    """Hold bytes in a file without a name (memfd), open to this user's processes by `path` while this object lives."""
+    """Bytes in an unnamed file (memfd), open to this user's processes by `path` while this object lives."""
 
     def __init__(self) -> None:
         self._fd = os.memfd_create("penstock-images", os.MFD_CLOEXEC)
@@ -70,7 +70,7 @@ class MemoryFile:
         self._digest = hashlib.blake2b(digest_size=7)
 
     def append(self, data: Any) -> int:
-        """Write a buffer behind the others, and return its offset. Raises OSError."""
+        """Append a buffer and return its offset. Raises OSError."""
         offset, view = self._size, memoryview(data).cast("B")
         self._digest.update(view)
         while len(view):
@@ -79,9 +79,9 @@ class MemoryFile:
         return offset
 
     def container(self) -> Container:
-        """Return its name, size and time, after all was appended.
+        """Return the file's name, size and time; call it after the last append.
 
-        The time is a digest of the bytes: a source of the same bytes, made later, is known as the same.
+        The time is a digest of the bytes: a later source of the same bytes counts as the same.
         """
         os.utime(self._fd, ns=(0, int.from_bytes(self._digest.digest(), "big")))
         return Container.of_file(self.path, os.fstat(self._fd))

@@ -1,4 +1,4 @@
-"""Serves the images in Parquet files as a source: row groups are decoded whole, and kept while memory allows."""
+"""A source of the images in Parquet files: row groups are decoded whole, and kept within a memory limit."""
 
 from __future__ import annotations
 
@@ -47,19 +47,19 @@ from penstock.pipelines.native.rows import ENCODED, NO_NAMES, Names, Rows
 CACHE_BYTES = 512 << 20
 Item = TypeVar("Item")
 Found = TypeVar("Found")
-_FILES = 64  # that are looked at side by side when they are opened
-_FEW_PER_GROUP = 4  # samples read per decoded group, below which the order counts as random
-_SEEN_GROUPS = 32  # decoded groups before that is judged
+_FILES = 64  # number of files read in parallel at opening
+_FEW_PER_GROUP = 4  # below this number of samples read per decoded group, the order counts as random
+_SEEN_GROUPS = 32  # number of decoded groups before the check
 
 
 class ParquetSource:
-    """Read images from row groups; samples are the rows, file by file, without those that have no label.
+    """A source of images in row groups; samples are the rows, file by file, without unlabelled rows.
 
-    Opening reads the footers and the column of labels. Reading a sample decodes its row group, unless that is one of
-    those kept: at most `cache_bytes` of them per process, and as much per thread for the batch at hand. Pickles only
-    while a process is being started, as SharedArray does.
+    Opening reads the footers and the label column. Reading a sample decodes its row group, unless it is kept in memory:
+    at most `cache_bytes` per process, and the same amount per thread for the current batch. Pickles only while a
+    process is being started, as SharedArray does.
 
-    paths: the files, in the order of the rows. image, label, classes, missing_labels: as open_arrow_files takes them.
+    paths: the files, in the order of the rows. image, label, classes, missing_labels: as in open_arrow_files.
     Raises ValueError for columns, LoaderError E-FORMAT, E-CORRUPT, E-CHANGED, E-NODATA, E-MISSING, E-ACCESS, E-READ,
     E-DEPENDENCY.
 
@@ -67,10 +67,10 @@ class ParquetSource:
         classes: class names, by class number.
         fingerprint: hex digest of labels, classes, and rows and bytes of the groups.
         content: hex digest that also covers the files' sizes and times.
-        skipped: reason -> number of rows that were skipped.
-        num_bytes: bytes of all row groups, uncompressed.
-        retries: reads that were repeated because of transient failures.
-        label_index: labels that are no class numbers, for serve_labels; None if there are none.
+        skipped: reason -> number of skipped rows.
+        num_bytes: uncompressed bytes of all row groups.
+        retries: number of reads repeated because of transient failures.
+        label_index: labels that are not class numbers, for serve_labels; None if there are none.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class ParquetSource:
         self._reads, self._has_warned = 0, False
 
     def _map(self, function: Callable[[Item], Found], items: Iterable[Item]) -> list[Found]:
-        """Call a function that reads a file for each of `items`, side by side."""
+        """Call a function that reads a file for each of `items`, in parallel."""
         with ThreadPoolExecutor(_FILES) as pool:
             return list(pool.map(function, items))
 
@@ -128,7 +128,7 @@ class ParquetSource:
                 labels.add(columns, footer.container.name)
 
     def _take_rows(self, rows: LabelRows) -> None:
-        """Share labels and places of the rows that have a label."""
+        """Store labels and places of the labelled rows in shared memory."""
         found, num_rows = rows.finish(), int(self._group_starts[-1])
         kept = np.flatnonzero(np.broadcast_to(~rows.left_out, num_rows))
         self.skipped = {NO_ROW_LABEL: num_rows - len(kept)} if len(kept) < num_rows else {}
@@ -154,7 +154,7 @@ class ParquetSource:
         return fingerprint, digest.hexdigest()
 
     def _probe(self) -> bytes:
-        """Return a digest of some bytes of the files: rows have no names by which another order would be known."""
+        """Return a digest of some bytes of the files: rows have no names that would reveal another order."""
 
         def read(name: bytes, start: int, count: int) -> bytes:
             if is_url(name):
@@ -172,7 +172,7 @@ class ParquetSource:
         return len(self._labels.array)
 
     def read(self, index: int) -> bytes:
-        """Read the encoded image `index`, decoding its row group if need be; b"" for a row without an image.
+        """Read the encoded image `index`, decoding its row group if necessary; b"" for a row without an image.
 
         Raises LoaderError: E-CHANGED, E-MISSING, E-ACCESS, E-READ, E-CORRUPT, E-BOMB; IndexError.
         """
@@ -192,9 +192,9 @@ class ParquetSource:
             raise error.locate(sample=index) from error
 
     def locate(self, indices: npt.NDArray[np.int64], rows: Rows) -> Names:
-        """Fill `rows` with the addresses of images `indices` in decoded row groups, which the result keeps.
+        """Fill `rows` with the addresses of images `indices` in decoded row groups; the result keeps the groups.
 
-        A row stays ELSEWHERE if its group cannot be decoded, or if the groups of the others take `cache_bytes` already.
+        A row stays ELSEWHERE if its group cannot be decoded, or if the groups of other rows already fill `cache_bytes`.
         """
         held: list[ImageGroup] = []
         places = [self._find(index) for index in indices.tolist()]
@@ -224,7 +224,7 @@ class ParquetSource:
         return read_group(self._groups.container(file), number, self._image)
 
     def _read_file(self, group: int, name: bytes) -> bytes:
-        """Read the file that a row of a group names."""
+        """Read the file named by a row of a group."""
         path = join(folder_of(self._path_of(group)), name)
         if is_url(path):
             return read_whole(path)
@@ -238,7 +238,7 @@ class ParquetSource:
         return self._groups.container(self._groups.place(group)[0]).name
 
     def _find(self, index: int) -> tuple[int, int]:
-        """Return the group of a sample, counted through all files, and its row there."""
+        """Return the group of a sample, counted over all files, and the row in it."""
         if not 0 <= index < len(self):
             raise IndexError(f"image {index} of {len(self)}")
         row = index if self._rows is None else int(self._rows.array[index])
@@ -246,7 +246,7 @@ class ParquetSource:
         return group, row - int(self._group_starts[group])
 
     def _judge_order(self, reads: int) -> None:
-        """Count samples that were read, and warn once if groups are decoded for a few samples each."""
+        """Count samples read, and warn once if few samples are read per decoded group."""
         self._reads += reads
         cache, num_groups = self._cache, len(self._groups)
         if self._has_warned or cache.evictions == 0 or cache.loads < _SEEN_GROUPS:
@@ -257,8 +257,8 @@ class ParquetSource:
         estimate = len(self) * cache.loads // self._reads
         warn_user(
             f"in this order an epoch decodes about {estimate:,} row groups, {num_groups:,} in the order of the files: "
-            "pass shuffle='blocks', with Blocks(group=...) or cache_bytes so that what is mixed is kept, or build a "
-            "cache (penstock cache build)",
+            "pass shuffle='blocks', with Blocks(group=...) or cache_bytes so that the mixed row groups stay in memory, "
+            "or build a cache (penstock cache build)",
         )
 
     def block_sizes(self) -> npt.NDArray[np.int64]:
@@ -267,28 +267,28 @@ class ParquetSource:
 
     @property
     def num_kept_blocks(self) -> int:
-        """Row groups to mix at a time: half of what `cache_bytes` hold by the mean size, as the next ones need room."""
+        """Number of row groups to mix: half of those that fit in `cache_bytes`, since the next ones need room."""
         return max(1, self._cache.limit_bytes * len(self._groups) // max(1, 2 * self.num_bytes))
 
     def labels(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         return self._labels.array[indices].astype(np.int64)
 
     def name(self, index: int) -> bytes:
-        """Return the key of image `index`, the number of its row in its file: b"row 17"."""
+        """Return the key of image `index`, its row number in its file: b"row 17"."""
         group, row = self._find(index)
         first = group - self._groups.place(group)[1]  # group of its file
         return b"row %d" % (row + self._group_starts[group] - self._group_starts[first])
 
     def path(self, index: int) -> bytes:
-        """Return what error texts call image `index`: the file's path, a colon, the row."""
+        """Return the name of image `index` in error texts: the file's path, a colon, the row."""
         return self._path_of(self._find(index)[0]) + b":" + self.name(index)
 
     def refreshed(self) -> ParquetSource:
-        """Return this source if its files are unchanged, otherwise one of their present content."""
+        """Return this source if its files are unchanged, otherwise a source of their current content."""
         return self if is_current(self._groups) else self._reopen()
 
     def describe(self) -> str:
-        """Return one line: images, classes, bytes, files, row groups, what was skipped."""
+        """Return one line with images, classes, bytes, files, row groups and skipped rows."""
         groups = f"{len(self._groups):,} row groups of {self._groups.num_containers:,} Parquet files"
         return describe_images(self, self.num_bytes, "rows without labels count as one class", groups)
 
@@ -297,7 +297,7 @@ class ParquetSource:
 
 
 def _index_groups(footers: list[Footer]) -> Samples:
-    """Return the row groups as a table: the file of each, its number there, its bytes."""
+    """Return the row groups as a table: the file of each, its number in the file, its bytes."""
     writer = SamplesWriter()
     for footer in footers:
         file, count = writer.add_container(footer.container), len(footer.group_rows)

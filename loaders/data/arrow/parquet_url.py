@@ -1,4 +1,4 @@
-"""Serves the images in Parquet files by URL: row groups are fetched by ranges, and decoded ahead of their use."""
+"""A source of the images in Parquet files at URLs: row groups are fetched by ranges and decoded ahead of use."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ from penstock.loaders.data.sources.contract import Reopening, Source
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.messages.user_warnings import warn_user
 
-_GROUPS = 8  # that are decoded ahead side by side
+_GROUPS = 8  # number of groups decoded ahead in parallel
 
 
 class UrlParquetSource(ParquetSource):
-    """Read images from row groups of Parquet files by URL, as ParquetSource does.
+    """A source of images in row groups of Parquet files at URLs, like ParquetSource.
 
-    What pyarrow reads at a time is split into requests side by side. `announce` begins to decode the groups of samples,
-    up to `bytes_ahead` and half of what is kept. With `local_cache` a file is copied whole when the first of its groups
-    is read, unless it lies behind `local_bytes` of the data.
+    Each read of pyarrow is split into parallel requests. `announce` begins to decode the groups of samples, up to
+    `bytes_ahead` and half of the cache. With `local_cache`, a file is copied whole when its first group is read, unless
+    it is beyond the first `local_bytes` of the data.
 
     Args:
-        remote: how they are fetched.
-        paths, options: as ParquetSource takes them.
+        remote: the options for fetching.
+        paths, options: as in ParquetSource.
 
     Attributes:
-        options: how they are fetched.
+        options: the options for fetching.
         store: counts requests, bytes and retries.
     """
 
@@ -69,7 +69,7 @@ class UrlParquetSource(ParquetSource):
         return sum(self._ahead.values()) < min(self.options.bytes_ahead, self._cache.limit_bytes // 2)
 
     def with_options(self, **changes: Any) -> UrlParquetSource:
-        """Return a source of the same data that fetches by itself; `changes` are fields of RemoteOptions."""
+        """Return a source of the same data with separate fetching; `changes` are fields of RemoteOptions."""
         apart = copy.copy(self)
         apart._cache = GroupCache(self._cache.limit_bytes)
         apart._begin(replace(self.options, **changes))
@@ -78,8 +78,8 @@ class UrlParquetSource(ParquetSource):
     def plan_requests(self, indices: npt.NDArray[np.int64]) -> list[Request]:
         """Return the requests that fetch the row groups of images `indices` (int64 [n]).
 
-        Of images in random order a group serves those at hand, and more the longer it is kept. Where its bytes lie is
-        estimated from the groups' sizes.
+        With images in random order, a group serves the requested images, and more the longer it is kept. The offsets of
+        its bytes are estimated from the groups' sizes.
         """
         kept, files = (
             self._cache.limit_bytes / max(1, self.num_bytes),
@@ -100,13 +100,13 @@ class UrlParquetSource(ParquetSource):
         return planned
 
     def requests_under_way(self, requests: int) -> int:
-        """Return how many requests are under way at a time if `requests` may be: few groups are decoded at a time."""
+        """Return the number of concurrent requests if `requests` are allowed: few groups are decoded in parallel."""
         of_group = -(-self.num_bytes // (len(self._groups) * MAX_REQUEST_BYTES))
         return min(requests, _GROUPS * of_group)
 
     @property
     def traffic(self) -> tuple[int, int]:
-        """Requests for row groups that were answered, and the bytes that came."""
+        """Number of requests for row groups answered, and of bytes received."""
         return self.store.requests, self.store.num_bytes
 
     def announce(self, indices: npt.NDArray[np.int64]) -> None:
@@ -118,13 +118,13 @@ class UrlParquetSource(ParquetSource):
                     self._decoders.submit(self._decode_ahead, group)
 
     def forget(self) -> None:
-        """Forget what was announced and not read; groups that are being decoded are kept."""
+        """Forget images announced and not read; groups being decoded are kept."""
         with self._lock:
             self._ahead.clear()
 
     def _decode_ahead(self, group: int) -> None:
         if group in self._ahead:
-            with contextlib.suppress(LoaderError):  # which whoever reads the group meets again
+            with contextlib.suppress(LoaderError):  # reading the group raises it again
                 super()._decode(group)
 
     def _decode(self, group: int) -> ImageGroup:
@@ -142,7 +142,7 @@ class UrlParquetSource(ParquetSource):
         return read_group(place, number, self._image, functools.partial(self._read_at, container))
 
     def _copy(self, container: Container) -> Container:
-        """Return the local copy of a file; the file itself if the disk takes no more."""
+        """Return the local copy of a file; the file itself if the disk is full."""
         try:
             found, never = RemoteObject(container.size, container.version), math.inf
             path = copy_whole(container.name, self.options, found=found, store=self.store, show_after_s=never)
@@ -151,7 +151,7 @@ class UrlParquetSource(ParquetSource):
             if error.code != "E-NOSPC":
                 raise
             self._room = 0
-            warn_user(f"{error.cause}: the Parquet files are read by URL, without local_cache")
+            warn_user(f"{error.cause}: the Parquet files are read from their URLs, without local_cache")
             return container
 
     def _read_at(self, container: Container, start: int, count: int) -> bytes:
@@ -178,7 +178,7 @@ def _split(start: int, count: int) -> list[tuple[int, int]]:
 
 
 def open_parquet(paths: list[bytes], **options: Any) -> Source:
-    """Open Parquet files, or URLs, as one source: `options` of ParquetSource, and of URLs REMOTE_OPTIONS."""
+    """Open Parquet files or URLs as one source; `options` of ParquetSource, and for URLs also REMOTE_OPTIONS."""
     of_remote = {name: options.pop(name) for name in REMOTE_OPTIONS if name in options}
     remote = check_reading(paths, **of_remote)
     are_urls = is_url(paths[0])

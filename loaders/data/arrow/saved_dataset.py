@@ -1,4 +1,4 @@
-"""Opens a folder that Hugging Face's `save_to_disk` wrote."""
+"""Opens a folder written by Hugging Face's `save_to_disk`."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from penstock.pipelines.errors import LoaderError, printable
 from penstock.pipelines.messages.checked import shown
 
 STATE, INFO, SPLITS = b"state.json", b"dataset_info.json", b"dataset_dict.json"
-_INDICES = ("_indices_files", "_indices_data_files")  # of older versions, which did not write the rows in their order
+_INDICES = ("_indices_files", "_indices_data_files")  # in older versions, which did not write the rows in order
 
 
 def is_saved_dataset(path: bytes) -> bool:
-    """Return whether `path` is a folder that `Dataset.save_to_disk` or `DatasetDict.save_to_disk` wrote."""
+    """Return whether `path` is a folder written by `Dataset.save_to_disk` or `DatasetDict.save_to_disk`."""
     there = [is_file(os.path.join(path, name)) for name in (STATE, INFO, SPLITS)]
     return (there[0] and there[1]) or there[2]
 
@@ -37,11 +37,10 @@ def open_saved_dataset(
     missing_labels: str = RAISE,
     **reading: Any,
 ) -> Source:
-    """Open such a folder; samples are numbered as `datasets.load_from_disk` numbers rows.
+    """Open such a folder; samples are numbered like the rows of `datasets.load_from_disk`.
 
-    Files below a URL are copied whole to `local_cache`.
-    split: which one, of a folder with several. image, label, classes, missing_labels: as open_arrow_files takes them.
-    Raises ValueError for splits and columns, LoaderError.
+    Files below a URL are copied whole to `local_cache`. split: the split, if the folder has several. image, label,
+    classes, missing_labels: as in open_arrow_files. Raises ValueError for splits and columns, LoaderError.
     """
     path = absolute(path)
     chosen: dict[str, Any] = {"image": image, "label": label, "classes": classes, "missing_labels": missing_labels}
@@ -49,7 +48,7 @@ def open_saved_dataset(
     folder = _find_split(path, split)
     state, info = _read_object(os.path.join(folder, STATE)), read_whole(os.path.join(folder, INFO))
     if split is not None and folder == path and state.get("_split") != split:
-        raise ValueError(f"split must be the one that was saved, {state.get('_split')!r}, got {split!r}")
+        raise ValueError(f"split must be the saved split, {state.get('_split')!r}, got {split!r}")
     indices: list[Any] = next((state[name] for name in _INDICES if state.get(name)), [])
     paths, indices = _names(state.get("_data_files"), folder), _names(indices, folder)
     if not paths:
@@ -71,13 +70,13 @@ def _find_split(path: bytes, split: str | None) -> bytes:
 
 
 def _names(files: Any, folder: bytes) -> list[bytes]:
-    """Return the paths of files as state.json lists them: [{"filename": ...}]."""
+    """Return the paths of files listed in state.json: [{"filename": ...}]."""
     names = [file.get("filename") if isinstance(file, dict) else None for file in files or []]
     return [os.path.join(folder, _checked_name(name, folder)) for name in names]
 
 
 def _checked_name(name: object, folder: bytes) -> bytes:
-    """Return a name of a file in `folder`, and not of one elsewhere."""
+    """Return the name of a file in `folder`. Raises LoaderError for a name with folders."""
     if not isinstance(name, str) or name != os.path.basename(name) or name in ("", ".", ".."):
         raise LoaderError("E-CORRUPT", f"its files must be named without folders, got {shown(name)}", path=folder)
     return os.fsencode(name)

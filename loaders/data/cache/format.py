@@ -1,22 +1,22 @@
-"""Defines the bytes of a cache: the record of each sample, the head before its strips, and the metadata.
+"""The bytes of a cache: the record of each sample, the head before its strips, and the metadata.
 
 Datasets of the HDF5 file, all in the root group, contiguous, without filters:
 
 - payload    uint8 [bytes]   the stored images, one after the other
-- samples    RECORD [n]      where each lies and how it is coded
+- samples    RECORD [n]      the place and the coding of each image
 - names      uint8 [bytes]   the images' names in the source, one after the other
-- name_ends  int64 [n]       where each name ends
+- name_ends  int64 [n]       the end of each name
 - about      uint8 [bytes]   JSON (see About), then the BLAKE2b digest of that JSON
 
-Of a source with fields (schema 2) `samples` goes on with a FILE record for each mask, those of the first mask field,
-then those of the next; a sample's masks, whole files, follow its image in the payload. The other fields are
+For a source with fields (schema 2), `samples` continues with a FILE record for each mask: all of the first mask field,
+then all of the next. A sample's masks, whole files, follow its image in the payload. The other fields are in
 
 - fields     uint8 [bytes]   their arrays, one after the other, see PackedField
 
-A chain of checks leads from the digest in `about` to every payload byte: `about` holds the digests of the tables; a
-record holds the CRC-32 of its stored bytes, or of its head where they are read in parts; a head holds a CRC for each
-strip. Those are running values (the CRC of all strips up to and with this one), so that one call checks any row of
-strips: crc32(strips a to b, value before a) == value after b.
+A chain of checks leads from the digest in `about` to every payload byte: `about` contains the digests of the tables; a
+record contains the CRC-32 of its stored bytes, or of its head if they are read in parts; a head contains a CRC for each
+strip. These are running values (the CRC of all strips up to and including this one), so that one call checks any run
+of strips: crc32(strips a to b, value before a) == value after b.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ DIGEST_BYTES = 32
 TABLES = ("samples", "names", "name_ends")
 FIELDS = "fields"
 # How a sample is stored. FILE: the source's own bytes, read whole. STRIPS: a JPEG with restart markers, head = STRIP
-# entries then the JPEG up to its first coded byte. PIXELS: uint8 [height, width, 3], head = CRCs alone.
+# entries, then the JPEG up to its first coded byte. PIXELS: uint8 [height, width, 3], head = only CRCs.
 FILE, STRIPS, PIXELS = 0, 1, 2
 RECORD = np.dtype(
     [
@@ -55,20 +55,20 @@ RECORD = np.dtype(
         ("label", "<i4"),
         ("kind", "u1"),
         ("orientation", "u1"),  # EXIF, 1 to 8
-        ("mcu_width", "u1"),  # pixels; of STRIPS
+        ("mcu_width", "u1"),  # pixels; for STRIPS
         ("mcu_height", "u1"),
-        ("segment_mcus", "<u2"),  # MCUs from one restart marker to the next; of STRIPS
+        ("segment_mcus", "<u2"),  # MCUs from one restart marker to the next; for STRIPS
         ("strip_rows", "<u2"),  # of MCUs (STRIPS) or of pixels (PIXELS)
         (
             "height_offset",
             "<u2",
-        ),  # in the JPEG header, of the frame's 16-bit height, which the width follows; of STRIPS
+        ),  # offset in the JPEG header of the frame's 16-bit height; the width follows it; for STRIPS
     ]
 )
 
 
 class Record(NamedTuple):
-    """Hold a scalar of RECORD as Python values."""
+    """A scalar of RECORD as Python values."""
 
     offset: int
     length: int
@@ -88,7 +88,7 @@ class Record(NamedTuple):
 
 STRIP = np.dtype([("end", "<u4"), ("crc", "<u4")])  # end: bytes after the head; crc: of all strips so far
 PIXEL_STRIP_ROWS = 16
-JPEG_STRIP_PIXELS = 16  # a strip is this high, or one row of MCUs where those are higher
+JPEG_STRIP_PIXELS = 16  # height of a strip, or one row of MCUs if that is higher
 
 
 # Bytes, such as names of classes, are base 64, as msgspec reads them.
@@ -96,7 +96,7 @@ _to_json = partial(json.dumps, sort_keys=True, default=lambda data: base64.b64en
 
 
 def _fastest_crc32() -> Callable[[Any, int], int]:
-    """Choose a CRC-32. ISA-L's takes 0.9 us for 50 kB, that of CPython's zlib 7.6 us (measured, EPYC Zen 5)."""
+    """Return the fastest CRC-32. ISA-L's takes 0.9 us for 50 kB, CPython's zlib 7.6 us (measured, EPYC Zen 5)."""
     try:
         from isal import isal_zlib
     except ImportError:
@@ -109,7 +109,7 @@ crc32 = _fastest_crc32()
 
 
 def digest_of(data: bytes) -> str:
-    """Return the hex digest by which a cache knows bytes again."""
+    """Return the hex digest that a cache stores for these bytes."""
     return hashlib.blake2b(data, digest_size=DIGEST_BYTES).hexdigest()
 
 
@@ -119,13 +119,13 @@ class DamagedCacheError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class Encoding:
-    """Say how images are stored. Raises ValueError for settings that contradict each other.
+    """How images are stored. Raises ValueError for settings that contradict each other.
 
     Attributes:
         kind: "jpeg" or "raw".
-        resize: pixels of the shorter side, which never grows; None keeps the size.
-        longer_side: whether `resize` is of the longer side.
-        quality: 1 to 100 of re-encoded JPEGs; None keeps the coefficients.
+        resize: pixels of the shorter side, never enlarged; None keeps the size.
+        longer_side: whether `resize` applies to the longer side.
+        quality: quality of re-encoded JPEGs, 1 to 100; None keeps the coefficients.
     """
 
     kind: str = "jpeg"
@@ -144,17 +144,17 @@ class Encoding:
         if self.kind == "raw" and self.quality is not None:
             raise ValueError("raw pixels have no quality: leave quality out, or use encoding jpeg")
         if self.longer_side and self.resize is None:
-            raise ValueError("longer_side says which side resize means: give resize as well")
+            raise ValueError("longer_side needs resize")
         if self.kind == "jpeg" and self.resize is not None and self.quality is None:
             set_checked(self, quality=90)
 
     @property
     def lossless(self) -> bool:
-        """Whether every pixel is as in the source."""
+        """Whether every pixel equals the source's."""
         return self.resize is None and self.quality is None
 
     def describe(self) -> str:
-        """Return a few words: "jpeg, lossless", "raw, lossy: shorter side 256"."""
+        """Return a short text, such as "jpeg, lossless" or "raw, lossy: shorter side 256"."""
         if self.lossless:
             return f"{self.kind}, lossless"
         side = [f"{'longer' if self.longer_side else 'shorter'} side {self.resize}"] if self.resize else []
@@ -163,36 +163,36 @@ class Encoding:
 
 @dataclass(frozen=True)
 class Schema:
-    """Hold the version of the format that a JSON text declares, which decides how the rest of it is read."""
+    """The format version that a JSON text declares; it decides how the rest is read."""
 
     schema: Count
 
 
-Settings = dict[str, int | bool | str | None]  # of an Encoding, as JSON
+Settings = dict[str, int | bool | str | None]  # the fields of an Encoding, as JSON
 
 
 @dataclass(frozen=True, kw_only=True)
 class About:
-    """Hold the metadata of a cache file, which is JSON in the file.
+    """The metadata of a cache file, stored as JSON.
 
-    The digest says that the JSON is whole, not that its maker meant well: every field is checked when it is read.
+    The digest proves that the JSON is intact, not that it is benign: every field is checked when it is read.
 
     Attributes:
         schema: version of the format.
         encoding: fields of an Encoding.
         fingerprint: hex digest that identifies the stream, see cache_fingerprint.
         classes: names by class number (bytes as surrogateescape text).
-        source: "root", "fingerprint" and "content", of which the last also covers modification times.
-        shard: this one, of so many, first sample in the source, the one after the last.
+        source: "root", "fingerprint" and "content"; the last also covers modification times.
+        shard: number of this shard, number of shards, first sample in the source, the one after the last.
         samples: number of images, at least 1.
         payload_bytes: bytes of the stored images.
-        source_bytes: bytes that were read of the source for them.
-        counts: images stored as strips, file or pixels, and `bad` (cannot be decoded; stored as it was).
-        kept: reason -> how many JPEGs were stored as they were.
-        psnr_db: mean over a sample of the images, None for a lossless cache.
+        source_bytes: bytes read from the source for them.
+        counts: images stored as strips, file or pixels, and `bad` (cannot be decoded; stored unchanged).
+        kept: reason -> number of JPEGs stored unchanged.
+        psnr_db: mean PSNR over a sample of the images, None for a lossless cache.
         digests: hex digest of each of TABLES.
-        versions: name -> version of what built it.
-        fields: those of schema 2, in the order of the source.
+        versions: name -> version of the packages that built it.
+        fields: the fields (schema 2), in the order of the source.
     """
 
     schema: Count = SCHEMA
@@ -231,7 +231,7 @@ class About:
 
     @classmethod
     def unpack(cls, data: bytes) -> About:
-        """Read what `pack` made. Raises DamagedCacheError."""
+        """Parse the bytes of `pack`. Raises DamagedCacheError."""
         text, digest = data[:-DIGEST_BYTES], data[-DIGEST_BYTES:]
         if digest_of(text) != digest.hex():
             raise DamagedCacheError("the digest of its metadata differs")
@@ -242,7 +242,7 @@ class About:
             raise DamagedCacheError(f"its metadata is not JSON of a known schema: {error}") from error
         if about is None:
             raise DamagedCacheError(
-                f"its schema is {schema}, this version of penstock reads {SCHEMA} and {FIELDS_SCHEMA}"
+                f"its schema is {schema}, but this version of penstock reads {SCHEMA} and {FIELDS_SCHEMA}"
             )
         if bool(about.fields) != (schema == FIELDS_SCHEMA):
             raise DamagedCacheError(f"its metadata of schema {schema} has {len(about.fields)} fields")
@@ -253,12 +253,12 @@ class About:
 
     @property
     def coded(self) -> Encoding:
-        """The encoding as settings. Raises TypeError, ValueError where they are impossible."""
+        """The encoding as settings. Raises TypeError, ValueError for impossible settings."""
         return Encoding(**self.encoding)  # type: ignore[arg-type]
 
 
 def cache_fingerprint(source: str, encoding: Encoding) -> str:
-    """Return the stream's fingerprint: the source's own while no pixel changes, so that loader states fit both."""
+    """Return the stream's fingerprint: the source's own for a lossless cache, so that loader states fit both."""
     if encoding.lossless:
         return source
     return digest_of(json.dumps(["penstock cache", source, asdict(encoding)]).encode("ascii"))

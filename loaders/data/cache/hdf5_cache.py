@@ -1,4 +1,4 @@
-"""Serves an HDF5 cache as a source: whole images, checked by their CRCs; the native library reads crops alone."""
+"""An HDF5 cache as a source of whole images, checked by their CRCs; the native library reads only crops."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ _STRIP = struct.Struct("<II")
 _CRC = struct.Struct("<I")
 _FEW = 64
 Data = TypeVar("Data", bytes, npt.NDArray[np.uint8])
-_NATIVE_KINDS = np.array([native.STORED, native.STRIPS, native.PIXELS], np.uint8)  # by FILE, STRIPS, PIXELS
+_NATIVE_KINDS = np.array([native.STORED, native.STRIPS, native.PIXELS], np.uint8)  # indexed by FILE, STRIPS, PIXELS
 _LOCATED = tuple(name for name in RECORD.names or () if name not in ("length", "label", "kind"))
 
 
 class Hdf5Cache:
-    """Serve the images of one cache file, or of the shards of a set, in the order of their source.
+    """A source of the images of one cache file, or of the shards of a set, in the order of the original source.
 
-    Opening checks the files' structure and their tables; each read checks the CRC of what it reads. The tables, 42
-    bytes per image, are in shared memory. Pickles while a process is being started, as SharedArray does; no HDF5 handle
-    outlives the opening, and reads (pread) may come from any thread.
+    Opening checks the structure and the tables of the files; each read checks the CRC of its bytes. The tables, 42
+    bytes per image, are in shared memory. Pickles only while a process is being started, as SharedArray does. HDF5 is
+    closed after opening, and any thread may read (pread).
     """
 
     is_cache = True
@@ -76,7 +76,7 @@ class Hdf5Cache:
         return labels
 
     def locate(self, indices: npt.NDArray[np.int64], rows: Rows) -> Names:
-        """Say in `rows` where images `indices` are stored, and how."""
+        """Fill `rows` with the place and the coding of images `indices`."""
         if len(self.files) == 1 and locate_stored(
             self._records_at, len(self.records), self.files[0].payload, indices, rows
         ):
@@ -92,7 +92,7 @@ class Hdf5Cache:
         return NO_NAMES
 
     def stored_orientation(self, index: int) -> int:
-        """Return the EXIF orientation of image `index`, 1 to 8; 0 where the stored file says it."""
+        """Return the EXIF orientation of image `index`, 1 to 8; 0 if the stored file contains it."""
         record = self._record(index)
         return 0 if record.kind == FILE else record.orientation
 
@@ -107,7 +107,7 @@ class Hdf5Cache:
             return _check_crc(file.read(record.offset, record.length), 0, record.crc)
 
     def fields(self, indices: npt.NDArray[np.int64]) -> dict[str, Any]:
-        """Return the fields of images `indices` that are no masks, by name."""
+        """Return the fields of images `indices` by name, except masks."""
         return {name: take_values(self.field_kinds[name], column, indices) for name, column in self._columns.items()}
 
     def mask(self, name: str, index: int) -> bytes:
@@ -127,12 +127,12 @@ class Hdf5Cache:
         return file.name(place)
 
     def path(self, index: int) -> bytes:
-        """Return what error texts call image `index`: the cache file's path, a colon, the image's name."""
+        """Return the name of image `index` in error texts: the cache file's path, a colon, the image's name."""
         file, place = self._place(index)
         return file.path + b":" + file.name(place)
 
     def describe(self) -> str:
-        """Return one line: images, classes, bytes, how they are stored."""
+        """Return one line with images, classes, bytes and encoding."""
         images = count_text(len(self), "image")
         classes = count_text(len(self.classes), "class")
         num_bytes = sum(about.payload_bytes for about in self.about)
@@ -147,13 +147,13 @@ class Hdf5Cache:
         return Record._make(self.records[index].item())
 
     def _place(self, index: int) -> tuple[CacheFile, int]:
-        """Return the file that holds image `index`, and its number there."""
+        """Return the file that contains image `index`, and its number in the file."""
         shard = bisect_right(self._starts, index) - 1 if len(self.files) > 1 else 0
         return self.files[shard], index - self._starts[shard]
 
     @contextlib.contextmanager
     def _file_of(self, index: int) -> Iterator[CacheFile]:
-        """Yield the file that holds image `index`, which errors of the block name."""
+        """Yield the file that contains image `index`; errors of the block name both."""
         file, place = self._place(index)
         try:
             yield file
@@ -171,7 +171,7 @@ class Hdf5Cache:
 def open_cache(path: str | bytes | os.PathLike[Any], *, any_owner: bool = False) -> Hdf5Cache:
     """Open the cache at `path`, one file or a folder of shards.
 
-    `any_owner` also takes files of other users. Raises LoaderError E-CACHE, E-MISSING, E-ACCESS, E-DEPENDENCY.
+    `any_owner` also accepts files of other users. Raises LoaderError E-CACHE, E-MISSING, E-ACCESS, E-DEPENDENCY.
     """
     name = os.fsencode(path)
     if not os.path.isdir(name):
@@ -183,20 +183,20 @@ def open_cache(path: str | bytes | os.PathLike[Any], *, any_owner: bool = False)
 
 
 def known_cache(path: str | bytes | os.PathLike[Any]) -> About | None:
-    """Read the metadata of the cache at `path` (of a set: of its first shard); None if there is no complete one."""
+    """Return the metadata of the cache at `path` (for a set, of its first shard); None without a complete cache."""
     name = os.fsencode(path)
     try:
         part = os.path.join(name, read_manifest(name).names[0]) if os.path.isdir(name) else name
         return CacheFile(part).about if os.path.exists(part) else None
     except LoaderError:
-        return None  # whoever opens it reports what is wrong
+        return None  # opening it reports the error
 
 
 def is_cache_set(path: bytes) -> bool:
     """Return whether `path` is a folder with shards, whether or not the set is complete."""
     if not os.path.isdir(path):
         return False
-    with os.scandir(path) as entries:  # of a folder of images only the first few are looked at
+    with os.scandir(path) as entries:  # in a folder of images, only the first few names are checked
         return any(entry.name == MANIFEST or is_shard_name(entry.name) for entry in islice(entries, _FEW))
 
 
@@ -207,19 +207,19 @@ def _check_crc(data: Data, before: int, expected: int) -> Data:
 
 
 def _read_strips(file: CacheFile, record: Record) -> bytes:
-    """Read a JPEG with restart markers, and check it by the CRCs of its head and of its last strip."""
+    """Read a JPEG with restart markers; check the CRCs of its head and of its last strip."""
     rows = -(-record.height // record.mcu_height)
     table_bytes = _STRIP.size * -(-rows // record.strip_rows)
     head = _check_crc(file.read(record.offset, record.head), 0, record.crc)
     size, crc = _STRIP.unpack_from(head, table_bytes - _STRIP.size)
     if size != record.length - record.head:
-        raise LoaderError("E-CACHE", "the strips of this image do not end where it does")
+        raise LoaderError("E-CACHE", "the strips of this image do not match its length")
     scan = _check_crc(file.read(record.offset + record.head, size), 0, crc)
     return b"".join((head[table_bytes:], scan, EOI))
 
 
 def _read_pixels(file: CacheFile, record: Record) -> npt.NDArray[np.uint8]:
-    """Read stored pixels, and check them by the CRCs of the head and of the last strip."""
+    """Read stored pixels; check the CRCs of the head and of the last strip."""
     head = _check_crc(file.read(record.offset, record.head), 0, record.crc)
     pixels = np.empty((record.height, record.width, 3), np.uint8)
     flat = pixels.reshape(-1)

@@ -1,4 +1,4 @@
-"""Opens and checks one cache file: its tables, and reads of its payload."""
+"""Opens one cache file, checks it, and reads its tables and payload."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ _NO_FILE = "check the path, or build it: penstock cache build SOURCE CACHE"
 
 
 class CacheFile:
-    """Read a cache file. Opening checks owner, structure and digests; afterwards it is known by inode and time.
+    """A cache file. Opening checks owner, structure and digests; later the file is identified by inode, size and time.
 
-    `any_owner` takes files that neither this user nor root owns, or that others may write. Reads may come from any
-    thread. Pickles as its name and identity: another process opens it again and refuses a file that took its place.
+    `any_owner` accepts files that neither this user nor root owns, or that others may write. Any thread may read.
+    Pickles as its name and identity: another process opens it again and refuses a file that replaced it.
 
     Raises LoaderError: E-CACHE for a file that is not a whole cache of this version, E-ACCESS, E-MISSING, E-READ.
     """
@@ -64,11 +64,11 @@ class CacheFile:
             n, num_records = self.about.samples, self.about.samples * (1 + len(self.about.masks))
             if self._samples.num_items != num_records or self._name_ends.num_items != n or n == 0:
                 found = f"{self._samples.num_items} and {self._name_ends.num_items}"
-                raise DamagedCacheError(f"tables of {found} rows, not {num_records} and {n}")
+                raise DamagedCacheError(f"its tables have {found} rows, not {num_records} and {n}")
             if self._payload.num_bytes < self.about.payload_bytes:
                 raise DamagedCacheError("the payload is shorter than declared")
             if (self._fields is not None) != bool(self.about.fields):
-                raise DamagedCacheError(f"it has {len(self.about.fields)} fields, and {len(layout)} entries")
+                raise DamagedCacheError(f"it declares {len(self.about.fields)} fields, but has {len(layout)} entries")
             for table in self.about.tables:
                 if self._compute_digest(layout[table]) != self.about.digests.get(table):
                     raise DamagedCacheError(f"the digest of the table {table} differs")
@@ -105,7 +105,7 @@ class CacheFile:
             return self._descriptor
 
     def read_fields(self) -> dict[str, Any]:
-        """Return the values of the fields that are no masks, by name. Raises LoaderError E-CACHE, E-READ."""
+        """Return the values of the fields by name, except masks. Raises LoaderError E-CACHE, E-READ."""
         if self._fields is None:
             return {}
         with self._damage_as_error():
@@ -126,7 +126,7 @@ class CacheFile:
                 _check_records(out[start : start + _CHECKED_ROWS], self.about.payload_bytes, len(self.about.classes))
 
     def _fill(self, view: memoryview, offset: int, fault: str) -> None:
-        """Fill `view` with the bytes from `offset` of the file on; `fault` says what it means that they end."""
+        """Fill `view` with the file's bytes from `offset` on; `fault` is the error text if the file ends early."""
         done = 0
         while done < len(view):
             part = view[done : done + _CHUNK_BYTES]
@@ -137,7 +137,7 @@ class CacheFile:
 
     @property
     def payload(self) -> tuple[int, int]:
-        """The descriptor of the file, and where the payload begins in it. Raises LoaderError E-STALE, E-MISSING."""
+        """The descriptor of the file, and the offset of the payload. Raises LoaderError E-STALE, E-MISSING."""
         return self._fd(), self._payload.offset
 
     def read(self, offset: int, num_bytes: int) -> bytes:
@@ -162,7 +162,7 @@ class CacheFile:
             raise read_error(error, self.path) from error
 
     def name(self, index: int) -> bytes:
-        """Return the name of image `index` of this file in the source; b"" where it can no longer be read."""
+        """Return the name of image `index` of this file in the source; b"" if it can no longer be read."""
         first = max(0, index - 1)
         ends = self._read_table(self._name_ends, 8 * first, 8 * (index + 1 - first))
         if len(ends) != 8 * (index + 1 - first):
@@ -183,7 +183,7 @@ class CacheFile:
         return digest.hexdigest()
 
     def damaged(self, cause: str) -> LoaderError:
-        """Return the error for damage of this file."""
+        """Return an error that reports damage of this file."""
         return LoaderError("E-CACHE", cause, path=self.path)
 
     @contextlib.contextmanager
@@ -219,20 +219,20 @@ def _read_about(fd: int, extent: Extent) -> About:
         raise DamagedCacheError(f"its metadata has {extent.num_bytes:,} bytes")
     about = About.unpack(os.pread(fd, extent.num_bytes, extent.offset))
     try:
-        about.coded  # noqa: B018 - raises where the settings are impossible
+        about.coded  # noqa: B018 - raises for impossible settings
     except (TypeError, ValueError) as error:
         raise DamagedCacheError(f"impossible settings: {error}") from error
     return about
 
 
 def _check_records(records: npt.NDArray[np.void], payload_bytes: int, num_classes: int) -> None:
-    """Refuse records that could lead a read astray: a digest proves that a table is whole, not that it is benign."""
+    """Refuse records that could misdirect a read: a digest proves that a table is intact, not that it is benign."""
     offset, length, head = (records[name].astype(np.int64) for name in ("offset", "length", "head"))
     width, height, kind = (records[name].astype(np.int64) for name in ("width", "height", "kind"))
     strips, pixels = kind == STRIPS, kind == PIXELS
     rows = np.where(strips, -(-height // np.maximum(records["mcu_height"].astype(np.int64), 1)), height)
     num_strips = -(-rows // np.maximum(records["strip_rows"].astype(np.int64), 1))
-    # Sums and products of three fields may exceed int64: bounds come first, or in a form that cannot.
+    # Sums and products of three fields may overflow int64: check bounds first, or in a form that cannot overflow.
     sound = (offset >= 0) & (offset <= payload_bytes - length) & (head <= length) & (kind <= PIXELS)
     sound &= (records["label"] >= 0) & (records["label"] < num_classes)
     sound &= (kind == FILE) | ((width > 0) & (height > 0) & (records["strip_rows"] > 0))
@@ -248,9 +248,7 @@ def _check_records(records: npt.NDArray[np.void], payload_bytes: int, num_classe
         & (height <= 65535)
     )
     if not sound.all():
-        raise DamagedCacheError(
-            f"record {int(np.flatnonzero(~sound)[0])} of {records.dtype.itemsize} bytes is impossible"
-        )
+        raise DamagedCacheError(f"record {int(np.flatnonzero(~sound)[0])} of {records.dtype.itemsize} bytes is invalid")
 
 
 assert RECORD.itemsize == 42

@@ -1,8 +1,8 @@
-"""Asks HDF5 once where the datasets of a cache file lie.
+"""Asks HDF5 once for the offsets of a cache file's datasets.
 
-A file that could make HDF5 read other data is refused. Nothing is read through HDF5 but its own metadata: no filter
-runs, no link is followed, no other file is opened. What is checked comes before what would act on it, so each entry is
-looked at as a link before it is opened as an object.
+A file that could make HDF5 read other data is refused. Only HDF5's own metadata is read through HDF5: no filter runs,
+no link is followed, no other file is opened. Each check comes before any action that depends on it, so each entry is
+checked as a link before it is opened as an object.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _TYPES = {
     "names": np.dtype("u1"),
     "name_ends": np.dtype("<i8"),
     "about": np.dtype("u1"),
-    FIELDS: np.dtype("u1"),  # only of a source with fields
+    FIELDS: np.dtype("u1"),  # only for a source with fields
 }
 
 
 class Extent(NamedTuple):
-    """Hold a dataset's place in the file: offset and length in bytes, and its number of items."""
+    """A dataset's place in the file: offset and length in bytes, and number of items."""
 
     offset: int
     num_bytes: int
@@ -36,7 +36,7 @@ class Extent(NamedTuple):
 
 
 def import_h5py() -> ModuleType:
-    """Import h5py. Raises LoaderError E-DEPENDENCY with what to install."""
+    """Import h5py. Raises LoaderError E-DEPENDENCY with the package to install."""
     try:
         import h5py
     except ImportError as error:
@@ -55,7 +55,7 @@ def read_layout(fd: int) -> dict[str, Extent]:
         raise DamagedCacheError("no HDF5 signature: not a cache, or an unfinished one")
     size = os.fstat(fd).st_size
     try:
-        # By descriptor, since HDF5 would look the name up again, and another file may have taken that name meanwhile.
+        # By descriptor: HDF5 would look up the name again, and another file may have taken it meanwhile.
         with open(fd, "rb", buffering=0, closefd=False) as raw, h5py.File(raw, "r") as file:
             names = [name for name in _TYPES if name != FIELDS or FIELDS in file]
             if len(file) != len(names):

@@ -1,4 +1,4 @@
-"""Names the files of a cache of several shards, and keeps the manifest that makes them one set."""
+"""The file names of a cache of several shards, and the manifest that makes them a set."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def shard_range(shard: int, shards: int, samples: int) -> tuple[int, int]:
 
 
 def about_digest(about: About) -> str:
-    """Return the digest by which a manifest knows a shard: of its tables and, through their CRCs, its images."""
+    """Return a shard's digest for the manifest; it covers its tables and, through their CRCs, its images."""
     return about.pack()[-DIGEST_BYTES:].hex()
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShardSet:
-    """Hold what the manifest of a set says.
+    """The content of a set's manifest.
 
     Attributes:
         schema: version of the format.
@@ -63,7 +63,7 @@ class ShardSet:
 
     @classmethod
     def of(cls, abouts: list[About]) -> ShardSet:
-        """Make the set of these shards, in order."""
+        """Return the set of these shards, in order."""
         return cls(
             encoding=abouts[0].encoding,
             fingerprint=abouts[0].fingerprint,
@@ -73,7 +73,7 @@ class ShardSet:
 
     @property
     def names(self) -> list[bytes]:
-        """File names of the shards: made from their number, never read from the manifest."""
+        """File names of the shards, made from their number and never read from the manifest."""
         return [shard_name(shard, len(self.digests)) for shard in range(len(self.digests))]
 
     def pack(self) -> bytes:
@@ -88,15 +88,15 @@ def write_manifest(folder: bytes, shards: ShardSet) -> None:
 
 
 def read_manifest(folder: bytes) -> ShardSet:
-    """Read the set in `folder`. Raises LoaderError E-CACHE where it is incomplete or damaged, E-ACCESS, E-READ."""
+    """Read the set in `folder`. Raises LoaderError E-CACHE if it is incomplete or damaged, E-ACCESS, E-READ."""
     path = os.path.join(folder, MANIFEST)
     try:
         with open(open_regular(path), "rb") as file:
             data = file.read(_MAX_MANIFEST_BYTES)
     except FileNotFoundError:
         if os.path.isdir(folder) and not any(name.endswith(b".h5") for name in os.listdir(folder)):
-            fix = "pass the file of a cache, or the folder of its shards; `penstock cache build` makes one of images"
-            raise LoaderError("E-CACHE", "this folder holds no cache", fix=fix, path=folder) from None
+            fix = "pass a cache file or a folder of shards; `penstock cache build` makes one from images"
+            raise LoaderError("E-CACHE", "this folder does not contain a cache", fix=fix, path=folder) from None
         raise LoaderError(
             "E-CACHE", f"no {MANIFEST.decode()}: the set of shards is not complete", path=folder
         ) from None
@@ -110,13 +110,13 @@ def read_manifest(folder: bytes) -> ShardSet:
     try:
         schema = decode_json(text, Schema).schema
         if schema != SCHEMA:
-            raise LoaderError("E-CACHE", f"its schema is {schema}, this version reads {SCHEMA}", path=path)
+            raise LoaderError("E-CACHE", f"its schema is {schema}, but this version reads {SCHEMA}", path=path)
         shards = decode_json(text, ShardSet)
         sound = len(shards.digests) == len(shards.samples)
     except ValueError:
         sound = False
     if not sound:
-        raise LoaderError("E-CACHE", "the manifest is not that of a set of shards", path=path)
+        raise LoaderError("E-CACHE", "the manifest does not describe a set of shards", path=path)
     return shards
 
 
@@ -126,7 +126,7 @@ def shard_paths(folder: bytes) -> list[bytes]:
 
 
 def check_shards(folder: bytes, shards: ShardSet, abouts: list[About]) -> None:
-    """Raise LoaderError E-CACHE where a shard is not the one that the manifest was written for."""
+    """Raise LoaderError E-CACHE if the manifest was written for another shard."""
     for name, digest, about in zip(shards.names, shards.digests, abouts, strict=True):
         if about_digest(about) != digest:
             raise LoaderError("E-CACHE", "this shard belongs to another set", path=os.path.join(folder, name))

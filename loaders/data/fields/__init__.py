@@ -1,1 +1,1 @@
-"""Fields of samples next to image and label: masks, boxes, keypoints, text."""
+"""Fields of samples besides image and label: masks, boxes, keypoints, text."""

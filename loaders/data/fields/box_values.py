@@ -13,8 +13,8 @@ from penstock.pipelines.fields.ragged import Ragged
 from penstock.pipelines.messages.checked import shown
 from penstock.pipelines.messages.user_warnings import warn_user
 
-_MOST_SHARE = 1.25  # of an image's side: points that are estimated may lie outside of it
-_VISIBLE = 2.0  # COCO's visibility of a point that is not hidden
+_MOST_SHARE = 1.25  # share of an image's side: estimated points may be outside the image
+_VISIBLE = 2.0  # COCO's value for a visible point
 
 
 def check_boxes(
@@ -24,9 +24,9 @@ def check_boxes(
     num_samples: int,
     sizes: object = None,
 ) -> tuple[Ragged, tuple[bytes, ...]]:
-    """Return boxes, float32 [k, 4] of each sample, with their class numbers, and the names of these.
+    """Return boxes, float32 [k, 4] for each sample, with class numbers, and the class names.
 
-    sizes: width and height of each image, integers [n, 2], which then are the third part. Raises ValueError.
+    sizes: width and height of each image, integers [n, 2], returned as the third part. Raises ValueError.
     """
     _check_count("boxes", boxes, num_samples)
     arrays = [_as_boxes(each, index) for index, each in enumerate(boxes)]
@@ -34,10 +34,11 @@ def check_boxes(
     _check_count("classes", of_each, num_samples)
     for index, own in enumerate(of_each):
         if not hasattr(own, "__len__") or isinstance(own, (str, bytes, Mapping)):
-            raise ValueError(f"classes must be a list of one per box for each sample, sample {index} has {shown(own)}")
+            what = "classes must be a list per sample with one class per box"
+            raise ValueError(f"{what}, sample {index} has {shown(own)}")
     for index, (array, own) in enumerate(zip(arrays, of_each, strict=True)):
         if len(own) != len(array):
-            raise ValueError(f"sample {index} has {len(array)} boxes and {len(own)} classes: give each box one class")
+            raise ValueError(f"sample {index} has {len(array)} boxes and {len(own)} classes: pass one class per box")
     numbers, known = number_boxes([own.tolist() if hasattr(own, "tolist") else list(own) for own in of_each], names)
     lengths = np.array([len(array) for array in arrays], np.int64)
     corners = np.concatenate(arrays) if arrays else np.zeros((0, 4), np.float32)
@@ -48,10 +49,10 @@ def check_boxes(
 
 
 def warn_of_shares(what: str, places: npt.NDArray[np.number]) -> None:
-    """Warn of places that all lie about the first pixel of their image, as shares of its sides do."""
+    """Warn if all coordinates are near the first pixel of their image, like shares of its sides."""
     if places.size and abs(places).max() <= _MOST_SHARE and (places % 1).any():
         warn_user(
-            f"all {what} lie between -{_MOST_SHARE} and {_MOST_SHARE}, where pixels are meant: if they are shares of "
+            f"all {what} are between -{_MOST_SHARE} and {_MOST_SHARE}, but must be in pixels: if they are shares of "
             "the image, multiply them by its width and height"
         )
 
@@ -67,7 +68,7 @@ def _as_sizes(sizes: object, num_samples: int) -> npt.NDArray[np.int32]:
 def check_keypoints(
     points: object, swaps: Sequence[tuple[int, int]], num_samples: int
 ) -> tuple[npt.NDArray[np.float32], tuple[tuple[int, int], ...]]:
-    """Return keypoints, float32 [n, k, 3], and the pairs that are swapped in a mirror. Raises ValueError."""
+    """Return keypoints, float32 [n, k, 3], and the pairs that a mirror image swaps. Raises ValueError."""
     values = _as_array("keypoints", points)
     if (
         values.dtype.kind not in "iuf"
@@ -81,13 +82,13 @@ def check_keypoints(
         values = np.concatenate((values, np.full((*values.shape[:2], 1), _VISIBLE)), 2)
     wrong = np.flatnonzero(~np.isfinite(values.reshape(num_samples, -1)).all(1))
     if len(wrong):
-        raise ValueError(f"keypoints must be finite numbers, those of sample {wrong[0]} are not")
+        raise ValueError(f"keypoints must be finite numbers, but those of sample {wrong[0]} are not")
     warn_of_shares("keypoints", values[..., :2])
     return values.astype(np.float32), check_swaps(swaps, values.shape[1])
 
 
 def check_swaps(swaps: Any, count: int, names: Sequence[str] = ()) -> tuple[tuple[int, int], ...]:
-    """Return pairs of keypoints, by number below `count` or one of `names`, as numbers. Raises ValueError."""
+    """Return pairs of keypoints as numbers; `swaps` has numbers below `count` or `names`. Raises ValueError."""
     listed = swaps.tolist() if hasattr(swaps, "tolist") else swaps
     are_pairs = isinstance(listed, (list, tuple)) and all(
         isinstance(pair, (list, tuple)) and len(pair) == 2 for pair in listed
@@ -101,7 +102,7 @@ def check_swaps(swaps: Any, count: int, names: Sequence[str] = ()) -> tuple[tupl
 def _number_of(point: object, names: Sequence[str]) -> int:
     if isinstance(point, str) and names:
         if point not in names:
-            raise ValueError(f"swaps names {shown(point)}, and the keypoints of the file are {', '.join(names)}")
+            raise ValueError(f"swaps has the name {shown(point)}, but the keypoints of the file are {', '.join(names)}")
         return names.index(point)
     return int(point) if isinstance(point, (int, np.integer)) and not isinstance(point, bool) else -1
 

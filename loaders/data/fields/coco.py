@@ -1,4 +1,4 @@
-"""Reads the boxes and keypoints of a JSON file of COCO as fields."""
+"""Reads the boxes and keypoints of a COCO JSON file as fields."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from penstock.pipelines.fields.ragged import Ragged, find_elements
 from penstock.pipelines.messages.checked import shown
 from penstock.pipelines.messages.user_warnings import warn_user
 
-_MOST_PIXELS = 3e38  # that float32 holds
+_MOST_PIXELS = 3e38  # limit of float32
 
 
 def read_coco(
@@ -38,10 +38,10 @@ def read_coco(
     name: str,
     served: Callable[..., FieldKind],
 ) -> dict[str, Field]:
-    """Return the fields of the samples of a source: boxes, keypoints and ids of images; crowds are left out.
+    """Return the fields of a source's samples: boxes, keypoints and image ids; crowds are left out.
 
-    swaps: pairs of keypoints, by number or name; by default those whose names say left and right. name: of the boxes.
-    served: makes their kind of the classes and their ids. Raises ValueError, LoaderError.
+    swaps: pairs of keypoints, by number or name; by default found by left and right in their names. name: name of the
+    boxes field. served: makes its kind from the classes and their ids. Raises ValueError, LoaderError.
     """
     document = read_document(path)
     wanted = find_objects(document)
@@ -71,7 +71,7 @@ def read_coco(
     else:
         _warn_of_points(document)
         if swaps is not None:
-            raise file_error(path, "swaps are pairs of keypoints, and its categories have no keypoints")
+            raise file_error(path, "swaps are pairs of keypoints, but its categories have no keypoints")
     ids = [document.image_ids[number] for number in images.tolist()]
     if all(isinstance(each, int) for each in ids):
         of_images = Field(FieldKind(kind="integer"), ArrayColumn(np.array(ids, np.int64)))
@@ -100,7 +100,7 @@ def _is_box(value: Any) -> bool:
 
 
 def _keypoint_names(document: CocoDocument) -> list[str]:
-    """Return what the keypoints are called; none where no category has any. Raises ValueError for different ones."""
+    """Return the names of the keypoints, if a category has any. Raises ValueError if categories have different ones."""
     having = [each for each in document.categories if each.get("keypoints")]
     for each in having:
         if not isinstance(each["keypoints"], list):
@@ -109,18 +109,18 @@ def _keypoint_names(document: CocoDocument) -> list[str]:
     for each in having[1:]:
         if each["keypoints"] != having[0]["keypoints"]:
             both = f"categories {shown(having[0]['name'])} and {shown(each['name'])} have different keypoints"
-            raise file_error(document.path, f"{both}: all sets must be of one kind")
+            raise file_error(document.path, f"{both}: all categories must have the same")
     return [str(name) for name in having[0]["keypoints"]] if having else []
 
 
 def _warn_of_points(document: CocoDocument) -> None:
-    """Warn of keypoints of a file whose categories do not name any."""
+    """Warn of keypoints in a file if its categories do not name any."""
     given = [each.get("keypoints") for each in document.annotations]
     count = sum(isinstance(points, list) and any(points) for points in given)
     if count:
         warn_user(
             f"{printable(str(document.path))}: left out: the keypoints of {count:,} annotations, because no category "
-            "of the file names them: give the categories a list of names, keypoints"
+            "of the file names them: add a list of names, keypoints, to the categories"
         )
 
 

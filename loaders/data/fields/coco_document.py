@@ -1,4 +1,4 @@
-"""Reads a JSON file of COCO or LVIS, refuses what contradicts itself, and finds the image of each sample."""
+"""Reads a COCO or LVIS JSON file, refuses inconsistent content, and finds the image of each sample."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ from penstock.pipelines.messages.checked import checked_path, shown
 from penstock.pipelines.messages.user_warnings import warn_user
 
 FilePath = str | os.PathLike[str]
-Json = dict[str, Any]  # an object of the file, of values that nobody has checked
+Json = dict[str, Any]  # an object of the file, with unchecked values
 _MOST_SIDE = 2**31 - 1
 _MOST_ID = 2**63 - 1
-_MARKS = (0, 1, None)  # of crowds; LVIS has none
+_MARKS = (0, 1, None)  # values of iscrowd; LVIS has none
 
 
 class CocoDocument(NamedTuple):
-    """Hold the lists of a JSON file of COCO.
+    """The lists of a COCO JSON file.
 
     Attributes:
-        path: of the file, for messages.
-        names: of each image its file_name, or the path of its coco_url.
-        image_ids: of each image its id, an integer or text.
-        sizes: int32 [images, 2], width and height of each image; 0 where the file does not say.
-        categories: sorted by id.
-        annotations: one object each.
-        image_of: int64 [annotations], the number of the image of each.
-        class_of: int64 [annotations], the number of the category of each.
-        is_crowd: bool [annotations], whether each is of a crowd.
+        path: path of the file, for messages.
+        names: file_name of each image, or the path of its coco_url.
+        image_ids: id of each image, an integer or text.
+        sizes: int32 [images, 2], width and height of each image; 0 if the file does not have them.
+        categories: the categories, sorted by id.
+        annotations: the annotations, one object each.
+        image_of: int64 [annotations], number of the annotation's image.
+        class_of: int64 [annotations], number of the annotation's category.
+        is_crowd: bool [annotations], whether the annotation is a crowd.
     """
 
     path: FilePath
@@ -54,7 +54,7 @@ class CocoDocument(NamedTuple):
     is_crowd: npt.NDArray[np.bool_]
 
     def which(self, annotation: int) -> str:
-        """Return what messages call an annotation."""
+        """Return an annotation's name in messages."""
         return f"annotation {self.annotations[annotation].get('id')} of image {self.image_id(annotation)}"
 
     def image_id(self, annotation: int) -> int | str:
@@ -63,7 +63,7 @@ class CocoDocument(NamedTuple):
 
 
 def read_document(path: FilePath) -> CocoDocument:
-    """Read a JSON file of COCO or LVIS.
+    """Return the content of a COCO or LVIS JSON file.
 
     Raises ValueError for another file, for ids and names that are not unique, and for annotations of images or
     categories that the file does not have; LoaderError E-MISSING, E-ACCESS, E-READ.
@@ -105,7 +105,7 @@ def _read_document(path: FilePath) -> CocoDocument:
 
 
 def file_error(path: FilePath, why: str) -> ValueError:
-    """Return the error of a file that cannot be taken."""
+    """Return the error for an invalid file."""
     return ValueError(f"{printable(str(path))}: {why}")
 
 
@@ -138,7 +138,7 @@ def _read_ids(what: str, listed: Sequence[Json]) -> list[int | str]:
 
 
 def _as_id(value: object) -> int | str | None:
-    """Return an id as an integer of 64 bits or text; None for what is neither."""
+    """Return an id as a 64-bit integer or text; None for anything else."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) <= _MOST_ID:
@@ -147,7 +147,7 @@ def _as_id(value: object) -> int | str | None:
 
 
 def _name_of(number: int, image: Json) -> str:
-    """Return the file name of an image; LVIS has the address instead."""
+    """Return the file name of an image; LVIS has a URL instead."""
     name, url = image.get("file_name"), image.get("coco_url")
     if isinstance(name, str) and name:
         return name
@@ -167,7 +167,7 @@ def _size_of(image: Json) -> tuple[int, int]:
 
 
 def _read_crowds(annotations: Sequence[Json]) -> npt.NDArray[np.bool_]:
-    """Return which annotations are of crowds. Raises ValueError for a mark that is not 0 or 1: text would be true."""
+    """Return which annotations are crowds. Raises ValueError for a value that is not 0 or 1: text would be true."""
     marks = [each.get("iscrowd") for each in annotations]
     for number, mark in enumerate(marks if any(mark not in _MARKS for mark in marks) else ()):
         if mark not in _MARKS:
@@ -177,34 +177,34 @@ def _read_crowds(annotations: Sequence[Json]) -> npt.NDArray[np.bool_]:
 
 
 def find_objects(document: CocoDocument) -> npt.NDArray[np.intp]:
-    """Return the numbers of the annotations that are no crowds. Warns where all are, as some tools export masks."""
+    """Return the numbers of the annotations that are not crowds. Warns if all are: some tools export masks so."""
     found = np.flatnonzero(~document.is_crowd)
     if len(document.annotations) and not len(found):
         warn_user(
             f"{printable(str(document.path))}: all {len(document.annotations):,} annotations have iscrowd 1, and "
-            "crowds are left out: set iscrowd to 0 where each is one object"
+            "crowds are left out: set iscrowd to 0 for single objects"
         )
     return found
 
 
 def _refuse_repeated(values: Sequence[int | str], describe: Callable[[int, int], str]) -> None:
-    """Raise ValueError that describes the first two of equal values."""
+    """Raise ValueError with a description of the first two equal values."""
     if len(set(values)) == len(values):
         return
     first: dict[int | str, int] = {}
     for number, value in enumerate(values):
         if value in first:
-            raise ValueError(f"{describe(first[value], number)} {shown(value)}: give each its own")
+            raise ValueError(f"{describe(first[value], number)} {shown(value)}: they must differ")
         first[value] = number
 
 
 def _look_up(annotations: Sequence[Json], key: str, ids: Sequence[int | str]) -> npt.NDArray[np.int64]:
-    """Return which of `ids` each annotation names by `key`. Raises ValueError for others, with their number."""
+    """Return the number in `ids` of each annotation's `key`. Raises ValueError for unknown ids, with their count."""
     number_of: dict[object, int] = {each: number for number, each in enumerate(ids)}
     try:
         given = map(itemgetter(key), annotations)
         found = np.fromiter(map(number_of.get, given, repeat(-1)), np.int64, len(annotations))
-    except (KeyError, TypeError):  # none, a list or an object
+    except (KeyError, TypeError):  # missing, a list or an object
         found = np.array([number_of.get(_as_id(each.get(key)), -1) for each in annotations], np.int64)
     wrong = np.flatnonzero(found < 0)
     if not len(wrong):
@@ -219,15 +219,15 @@ def _look_up(annotations: Sequence[Json], key: str, ids: Sequence[int | str]) ->
 
 
 def find_images(source: Source, document: CocoDocument) -> npt.NDArray[np.int64]:
-    """Return the number of the image of each sample: that of its name, or else of its last part where only one has it.
+    """Return the number of each sample's image: found by its name, or else by the last part of the name if unique.
 
-    No two samples have one image, those included that a part of the data leaves out. Raises ValueError for a sample
+    No two samples share an image, including samples that a part of the data leaves out. Raises ValueError for a sample
     without an image; warns of images without a sample.
     """
     whole = {name: number for number, name in enumerate(document.names)}
     last: dict[str, int] = {}
     for name, number in whole.items():
-        base = os.path.basename(name.replace("\\", "/"))  # tools on Windows write folders so
+        base = os.path.basename(name.replace("\\", "/"))  # as written by tools on Windows
         last[base] = -1 if base in last else number
 
     def find(name: str) -> int | None:
@@ -238,8 +238,8 @@ def find_images(source: Source, document: CocoDocument) -> npt.NDArray[np.int64]
     for index, name in enumerate(names):
         found = find(name)
         if found is None or found < 0:
-            what = "is not in the file" if found is None else "has the last part of several names in the file"
-            has = f"which has {count_text(len(whole), 'image')}: give it a file_name that is the sample's name"
+            what = "is not in the file" if found is None else "matches the last part of several names in the file"
+            has = f"which has {count_text(len(whole), 'image')}: set its file_name to the sample's name"
             raise file_error(document.path, f"sample {index} ({printable(name)}) {what}, {has}")
         if (other := sample_of.setdefault(found, index)) != index:
             _refuse_two(document, found, " and ".join(_call_sample(source, number) for number in (other, index)))
@@ -264,5 +264,5 @@ def _call_sample(source: Source, index: int) -> str:
 
 def _refuse_two(document: CocoDocument, image: int, samples: str) -> NoReturn:
     name = shown(document.names[image])
-    wanted = "give each an image whose file_name is the sample's whole name"
+    wanted = "add an image for each, with the sample's whole name as file_name"
     raise file_error(document.path, f"samples {samples} would both be image {name}: {wanted}")

@@ -1,4 +1,4 @@
-"""Draws the segmentations of a JSON file of COCO as masks."""
+"""Draws the segmentations of a COCO JSON file as masks."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from penstock.pipelines.messages.checked import shown
 
 
 class CocoMasks:
-    """Draw the mask of each sample when it is read.
+    """A column of masks that are drawn when they are read.
 
-    of: "classes" for the class number of each pixel plus 1, and 0 where there is nothing, with smaller objects over
-    larger ones and crowds included; "instances" for the number of the object in its image, from 1, without crowds: that
-    of its box among all boxes of the image.
+    of: "classes" for the class number of each pixel plus 1, and 0 for background, with smaller objects over larger ones
+    and including crowds; "instances" for the number of the object in its image, from 1, without crowds: the number of
+    its box among all boxes of the image.
 
     Raises ValueError for segmentations that cannot be drawn, LoaderError as read_document, E-DEPENDENCY.
     """
@@ -47,7 +47,7 @@ class CocoMasks:
             sides, objects = document.sizes[image, ::-1].tolist(), of_image[image]
             if not all(sides):
                 which = f"image {shown(document.image_ids[image])}"
-                raise file_error(path, f"{which} must have width and height, or its segmentations cannot be drawn")
+                raise file_error(path, f"{which} must have width and height to draw its segmentations")
             for value, each in objects:
                 if wrong := _find_fault(each, sides, value, int(np.iinfo(dtype).max)):
                     raise file_error(path, f"annotation {each.get('id')} {wrong}")
@@ -70,12 +70,12 @@ class CocoMasks:
         return mask
 
     def digest(self) -> bytes:
-        """Return a digest of what is drawn."""
+        """Return a digest of the segmentations."""
         return self._drawn.digest() + self._dtype.encode()
 
 
 def _find_fault(annotation: Json, sides: list[Any], value: int, highest: int) -> str:
-    """Say what pycocotools would take for something else, or could not draw; "" for nothing."""
+    """Return why pycocotools would misread an annotation or could not draw it, in words; "" if it is valid."""
     outline, area = annotation.get("segmentation"), annotation.get("area")
     if value > highest:
         return f"would have the value {value}: pass Masks(..., dtype='int32')"
@@ -90,7 +90,7 @@ def _find_fault(annotation: Json, sides: list[Any], value: int, highest: int) ->
         return ""
     _import_pycocotools()
     for polygon in outline if isinstance(outline, list) and outline else [outline]:
-        most = 10 * max(sides)  # pixels, and so the largest coordinate
+        most = 10 * max(sides)  # limit of coordinates in pixels
         if (
             not _are_numbers(polygon)
             or len(polygon) < 6
@@ -102,7 +102,7 @@ def _find_fault(annotation: Json, sides: list[Any], value: int, highest: int) ->
 
 
 def _measure(outline: Json | list[list[float]]) -> float:
-    """Return the area of a segmentation in pixels, for an annotation that does not say it."""
+    """Return the area of a segmentation in pixels, for an annotation without an area."""
     if isinstance(outline, dict):
         return sum(_read_counts(outline["counts"])[1::2])
     corners = [np.reshape(polygon, (-1, 2)).T for polygon in outline]
@@ -110,14 +110,14 @@ def _measure(outline: Json | list[list[float]]) -> float:
 
 
 def _are_numbers(values: object, *kinds: type) -> TypeGuard[list[Any]]:
-    """Return whether `values` is a list of numbers, which bools are not."""
+    """Return whether `values` is a list of numbers; bools are not numbers."""
     return isinstance(values, list) and set(map(type, values)) <= set(kinds or (int, float))
 
 
 def _read_counts(counts: str | bytes | list[int]) -> list[int]:
-    """Return lengths of runs; text holds groups of 5 bits, of each length from the third the difference to two before.
+    """Return lengths of runs; text contains groups of 5 bits: from the third length on, differences to two before.
 
-    Not pycocotools' decode, which warns with numpy 2.
+    Not pycocotools' decode, which gives warnings with numpy 2.
     """
     if isinstance(counts, list):
         return counts
@@ -138,6 +138,6 @@ def _import_pycocotools() -> ModuleType:
     try:
         from pycocotools import mask
     except ImportError as error:
-        cause = f"polygons of COCO need pycocotools ({error})"
+        cause = f"COCO polygons need pycocotools ({error})"
         raise LoaderError("E-DEPENDENCY", cause, fix="pip install pycocotools") from error
     return mask  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""What users give for a field: Masks, Boxes, Keypoints, Coco, Yolo, or plain lists of text and objects."""
+"""The values that users pass for fields: Masks, Boxes, Keypoints, Coco, Yolo, or lists of text and objects."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ from penstock.pipelines.messages.user_warnings import warn_user
 _MASK_TYPES = {"uint8": (0, 255), "int32": (-(2**31), 2**31 - 1)}
 _MOST_CLASS = 2**31 - 1
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_TAKEN = ("images", "labels", "index", "patches", "patch_coord", "patch_valid")  # in a batch
+_TAKEN = ("images", "labels", "index", "patches", "patch_coord", "patch_valid")  # names used in batches
 
 
 def add_fields(source: Source, of: Mapping[str, Field]) -> Data:
-    """Return `source` with fields next to those that it has, or in their place where these have the same name."""
+    """Return `source` with additional fields, which replace fields of the same name."""
     digest = hashlib.blake2b(b"penstock fields 1", digest_size=16)
     for name, (kind, column) in sorted(of.items()):
         digest.update(repr((name, kind)).encode() + column.digest())
@@ -58,21 +58,21 @@ def add_fields(source: Source, of: Mapping[str, Field]) -> Data:
 
 @dataclass(frozen=True)
 class Masks:
-    """Say where the mask of each image is; it is cut, resized by nearest neighbour, turned and flipped with its image.
+    """The masks of images; each is cropped, resized by nearest neighbour, rotated and flipped with its image.
 
     Served as [batch, height, width] of `dtype`. Raises ValueError for an unknown `dtype` or `of`, and for an
-    ignore_index that `dtype` cannot hold.
+    ignore_index that does not fit `dtype`.
 
     Attributes:
-        where: a folder, in which each mask has the name of its image, perhaps with another suffix; a pattern such as
+        where: a folder, in which each mask has the name of its image, with any suffix; a pattern such as
             "masks/{name}_seg.png", where {name} is the image's name without suffix; a function of the image's name that
-            returns a path; a list of paths; integers [n, height, width]; or open_source(...) of masks that are images,
-            such as open_source("train.tar", image="seg.png"); or a JSON file of COCO, "instances.json", whose
-            segmentations (polygons, run-length codes) are drawn by pycocotools (the extra `coco`).
-        of: of a JSON file, "classes" for class numbers plus 1 (0: nothing), with smaller objects over larger ones and
-            crowds included; "instances" for the number of each object in its image, from 1, without crowds.
+            returns a path; a list of paths; integers [n, height, width]; open_source(...) of masks that are images,
+            such as open_source("train.tar", image="seg.png"); or a COCO JSON file, "instances.json": its segmentations
+            (polygons, run-length codes) are drawn by pycocotools (the extra `coco`).
+        of: for a JSON file, "classes" for class numbers plus 1 (0: background), with smaller objects over larger ones
+            and including crowds; "instances" for the number of each object in its image, from 1, without crowds.
         ignore_index: value of pixels outside the image.
-        dtype: "uint8", or "int32" for more than 256 values, such as PNGs of 16 bits.
+        dtype: "uint8", or "int32" for more than 256 values, such as 16-bit PNGs.
     """
 
     where: Any
@@ -100,7 +100,7 @@ class _Served:
 
 @dataclass(frozen=True)
 class Boxes(_Served):
-    """Give the boxes of each image, left, top, right and bottom in pixels of the image, with their classes.
+    """The boxes of each image, left, top, right and bottom in pixels of the image, with their classes.
 
     Served as float32 [k, 4], one tensor per image, with their classes, int64 [k]. Raises ValueError unless min_area is
     from 0 to 1.
@@ -108,12 +108,12 @@ class Boxes(_Served):
     Attributes:
         boxes: an array [k, 4] per image.
         classes: a list of k class numbers or class names per image; None for class 0.
-        names: what class numbers are called, or which names have which numbers.
-        min_area: a box that keeps a smaller share of its area in the crop is dropped.
+        names: names of the class numbers, or the order that gives names their numbers.
+        min_area: a box with a smaller share of its area in the crop is dropped.
         padded: serve tensors [batch, most, ...] and the number of boxes of each image, not a list of tensors.
-        first_class: what is added to class numbers as they are served: 1 for models in which 0 is the background, such
-            as torchvision's detectors. `Loader.categories` says what each number is called.
-        sizes: width and height of each image as it was annotated, integers [n, 2]; an image of another size is refused.
+        first_class: added to class numbers when they are served: 1 for models with 0 as background, such as
+            torchvision's detectors. `Loader.categories` has the name of each number.
+        sizes: width and height of each annotated image, integers [n, 2]; an image of another size is refused.
     """
 
     boxes: Sequence[object]
@@ -127,14 +127,14 @@ class Boxes(_Served):
 
 @dataclass(frozen=True)
 class Keypoints:
-    """Give the keypoints of each image: an array [n, k, 3] of x, y and visibility, or [n, k, 2].
+    """The keypoints of each image: an array [n, k, 3] of x, y and visibility, or [n, k, 2].
 
     Served as float32 [batch, k, 3], in pixels of the crop.
 
     Attributes:
         points: x and y in pixels of the image, from its edge: the centre of the first pixel is 0.5. Visibility 0 means
-            that a point is not known.
-        swaps: pairs of points that change places in a mirror image, such as left and right hand; () for none.
+            that a point is unknown.
+        swaps: pairs of points that a mirror image swaps, such as left and right hand; () for none.
     """
 
     points: object
@@ -143,21 +143,21 @@ class Keypoints:
 
 @dataclass(frozen=True)
 class Coco(_Served):
-    """Read boxes and classes, and keypoints where there are some, of a JSON file of COCO.
+    """Boxes and classes of a COCO JSON file, and keypoints if it has any.
 
-    Crowds are left out, as in the references of torchvision. Class numbers count the category ids in their order, from
-    `first_class`; `Loader.categories` has the ids. 0.5 is added to keypoints, which COCO counts from the centre of the
-    first pixel. Served as Boxes and Keypoints are, with the id of each image in the file, `image_ids`: int64 [batch],
-    -1 in rows without a sample; a list where ids are text.
+    Crowds are left out, as in torchvision's references. Class numbers follow the order of the category ids, from
+    `first_class`; `Loader.categories` has the ids. 0.5 is added to keypoints, because COCO counts from the centre of
+    the first pixel. Served like Boxes and Keypoints, with the id of each image in the file, `image_ids`: int64 [batch],
+    -1 in rows without a sample; a list if ids are text.
 
-    Images are found by file_name (of LVIS, by coco_url), or by its last part where only one has it. An image whose
-    width and height in the file are not those that the pipeline sees is refused.
+    Images are found by file_name (for LVIS, by coco_url), or by its last part if unique. An image is refused if its
+    width and height in the file differ from those that the pipeline sees.
 
     Attributes:
-        path: of the JSON file.
-        min_area, padded, first_class: as Boxes has them.
-        swaps: pairs of keypoints, by number or name, that change places in a mirror image; by default those whose names
-            differ in the words left and right, or l and r, wherever these stand. () for none.
+        path: path of the JSON file.
+        min_area, padded, first_class: as in Boxes.
+        swaps: pairs of keypoints, by number or name, that a mirror image swaps; by default those with names that differ
+            only in the words left and right, or l and r, at any position. () for none.
     """
 
     path: FilePath
@@ -169,14 +169,14 @@ class Coco(_Served):
 
 @dataclass(frozen=True)
 class Yolo(_Served):
-    """Read the boxes of a folder of text files of YOLO: class, centre and sides as shares of the image, one per line.
+    """The boxes of a folder of YOLO text files: class, centre and sides as shares of the image, one per line.
 
-    Served as Boxes are.
+    Served like Boxes.
 
     Attributes:
-        folder: with a .txt of the name of each image; an image without one has no boxes.
-        names: what the class numbers are called: a list, or a dict of number -> name, as data.yaml has it.
-        min_area, padded, first_class: as Boxes has them.
+        folder: folder with a .txt file named after each image; an image without a file has no boxes.
+        names: names of the class numbers: a list, or a dict of number -> name, as in data.yaml.
+        min_area, padded, first_class: as in Boxes.
     """
 
     folder: FilePath
@@ -191,7 +191,7 @@ _MEANT = {"masks": "mask", "bboxes": "boxes", "bbox": "boxes", "box": "boxes", "
 
 
 def count_values(value: object) -> int | None:
-    """Return how many values a field, as with_fields takes it, has; None for one that is found by name."""
+    """Return the number of values of a field for with_fields; None for values found by name."""
     given = value.where if isinstance(value, Masks) else value.boxes if isinstance(value, Boxes) else value
     given = given.points if isinstance(given, Keypoints) else given
     if isinstance(given, tuple) and len(given) == 2:  # boxes and classes
@@ -201,17 +201,17 @@ def count_values(value: object) -> int | None:
 
 
 def field_source(source: Source, fields: Mapping[str, object]) -> Data:
-    """Return `source` with fields, as with_fields takes them. Raises ValueError."""
+    """Return `source` with fields, as with_fields accepts them. Raises ValueError."""
     found: dict[str, Field] = {}
     for name, value in fields.items():
         if name in _TAKEN:
-            raise ValueError(f"a field must not be called {name}, which batches have already")
+            raise ValueError(f"a field must not be named {name}, which batches already have")
         try:
             made = _make_fields(source, name, value)
         except ValueError as error:
             raise ValueError(f"field {name!r}: {error}") from error
         for both in sorted(made.keys() & found.keys()):
-            raise ValueError(f"two fields would be called {both}, one of them from {name}=: give that another name")
+            raise ValueError(f"two fields would be named {both}, one of them from {name}=: use another name for it")
         found |= made
     if not found:
         raise ValueError("with_fields needs at least one field, such as mask='masks'")
@@ -244,7 +244,7 @@ def _make_fields(source: Source, name: str, value: object) -> dict[str, Field]:
             return {name: Field(served(classes=classes), RaggedColumn(boxes))}
         return read_coco(source, spec.path, spec.swaps, _called(name, "coco"), served)
     if name in _MEANT:
-        raise ValueError(f"perhaps {_MEANT[name]}= is meant, which follows the crop; otherwise choose another name")
+        raise ValueError(f"use {_MEANT[name]}= for a field that follows the crop; otherwise choose another name")
     return {name: _plain_field(source, spec)}
 
 
@@ -279,7 +279,7 @@ def _mask_field(source: Source, spec: Masks) -> Field:
 
 
 def _plain_field(source: Source, value: object) -> Field:
-    """Return a field of strings, of bytes, or of objects that JSON can hold."""
+    """Return a field of strings, of bytes, or of objects that JSON can represent."""
     values = call_by_name(source, value) if callable(value) else value
     if isinstance(values, Source):
         numbers = find_partners(source, values, "text").tolist()
@@ -296,23 +296,23 @@ def _plain_field(source: Source, value: object) -> Field:
 
 
 def _warn_of_missing(source: Source, values: Sequence[object]) -> None:
-    """Warn of None and NaN among texts, among numbers, or alone; among other objects they are values as any."""
+    """Warn of None and NaN among texts, among numbers, or alone; among other objects they are ordinary values."""
     missing = [at for at, value in enumerate(values) if value is None or (isinstance(value, float) and value != value)]
     if missing and set(map(type, values)) - {type(None), float} in (set(), {str}, {int}):
         first = printable(source.path(missing[0]))
         warn_user(
             f"{count_text(len(missing), 'sample')} of {len(values):,} have no value (None or NaN), first {first}: "
-            "these are served as they are"
+            "these are served unchanged"
         )
 
 
 def _warn_of_other_text(source: Source, texts: Sequence[str]) -> None:
-    """Warn of texts that are not UTF-8, whose other bytes are single surrogates."""
+    """Warn of texts that are not UTF-8; their other bytes are single surrogates."""
     others = [index for index, text in enumerate(texts) if not text.isascii() and _SURROGATE.search(text)]
     if others:
         count, first = count_text(len(others), "text"), printable(source.path(others[0]))
         warn_user(
-            f"{count} of {len(texts):,} cannot be read as UTF-8, first that of {first}: other bytes are served as "
+            f"{count} of {len(texts):,} cannot be read as UTF-8, first at {first}: other bytes are served as "
             "single surrogates (errors='surrogateescape')"
         )
 
@@ -321,7 +321,7 @@ def _encode(encode: Any, value: object) -> bytes:
     try:
         return bytes(encode(value))
     except (TypeError, ValueError) as error:
-        raise ValueError(f"values must be text, bytes, or what JSON can hold, got {shown(value)} ({error})") from None
+        raise ValueError(f"values must be text, bytes, or JSON values, got {shown(value)} ({error})") from None
 
 
 _PLAIN = {"text": str, "bytes": bytes, "json": object}

@@ -1,4 +1,4 @@
-"""Geometry says where the pixels of served images come from, and maps boxes and points back."""
+"""Geometry records where the pixels of served images come from, and maps boxes and points back."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from penstock.pipelines.sample.orientation import swaps_sides, upright
 
 @dataclass(frozen=True)
 class Geometry:
-    """Say for each row of a batch how its image was made of the pixels of a file, on the host.
+    """How the image of each row of a batch was made from the pixels of a file, on the host.
 
-    "The image" is the whole one as the pipeline reads it: upright with exif="apply", otherwise as it is stored.
+    "The image" is the whole image as the pipeline reads it: upright with exif="apply", otherwise as stored.
     Coordinates are distances from its left and upper edge in pixels: the centre of the first pixel is 0.5. Rows without
     a sample are zeros.
 
     Attributes:
         sizes: int32 [batch, 2], width and height of the image.
-        orientations: uint8 [batch], the EXIF orientation that was applied to read it, 1 to 8; 1 for none.
+        orientations: uint8 [batch], the EXIF orientation applied at reading, 1 to 8; 1 for none.
         windows: int32 [batch, 4], the crop as (x, y, width, height) in the image.
-        places: int32 [batch, 4], where in the served image the crop lies, before turns and flips.
+        places: int32 [batch, 4], place of the crop in the served image, before turns and flips.
         turns: uint8 [batch], 2 if rows become columns, plus 1 if rows are then reversed.
         flips: bool [batch], whether the result is mirrored left to right.
-        matrices: float64 [batch, 2, 3], all of it as one affine map, with what augmentations move: a point (x, y) of
-            the image lies in the served image at matrix[:, :2] @ (x, y) + matrix[:, 2].
+        matrices: float64 [batch, 2, 3], all of this as one affine map, including augmentations: a point (x, y) of the
+            image is at matrix[:, :2] @ (x, y) + matrix[:, 2] in the served image.
     """
 
     sizes: npt.NDArray[np.int32]
@@ -49,10 +49,10 @@ class Geometry:
     def boxes_to_image(self, row: int, boxes: Any, *, clip: bool = True, stored: bool = False) -> Any:
         """Map boxes of the served image `row` back to the image.
 
-        boxes: [..., 4], left, top, right and bottom in pixels of the served image, a tensor or an array; the result is
-        of its kind, shape and dtype. Where augmentations turned the image it is the smallest box around the four
-        corners. clip: cut the boxes to the image. stored: map to the image as it is stored, before the EXIF orientation
-        was applied. Raises ValueError for a row without a sample.
+        boxes: [..., 4], left, top, right and bottom in pixels of the served image, a tensor or an array; the result has
+        the same type, shape and dtype. If augmentations rotated the image, it is the smallest box around the four
+        corners. clip: cut the boxes to the image. stored: map to the image as stored, before the EXIF orientation was
+        applied. Raises ValueError for a row without a sample.
         """
         given = _as_float64(boxes, 4)
         corners = given[..., ((0, 1), (2, 1), (2, 3), (0, 3))]
@@ -67,8 +67,8 @@ class Geometry:
     def points_to_image(self, row: int, points: Any, *, stored: bool = False) -> Any:
         """Map points of the served image `row` back to the image.
 
-        points: [..., 2], x and y in pixels of the served image, or [..., 3] with a third value that stays as it is, a
-        tensor or an array; the result is of its kind, shape and dtype. stored: as boxes_to_image has it. Raises
+        points: [..., 2], x and y in pixels of the served image, or [..., 3] with a third value that stays unchanged, a
+        tensor or an array; the result has the same type, shape and dtype. stored: as in boxes_to_image. Raises
         ValueError for a row without a sample.
         """
         given = _as_float64(points, 2, 3)
@@ -78,7 +78,7 @@ class Geometry:
     def _back(self, row: int, *, stored: bool) -> npt.NDArray[np.float64]:
         """Return the matrix [2, 3] from the served image to the image, or to the stored one."""
         if not self.matrices[row].any():
-            raise ValueError(f"row {row} holds no sample: leave out rows whose index is -1")
+            raise ValueError(f"row {row} has no sample: leave out rows with index -1")
         forward = np.concatenate((self.matrices[row], [[0, 0, 1]]))
         if stored:
             forward = forward @ _turn_upright(int(self.orientations[row]), *self.sizes[row].tolist())
@@ -87,7 +87,7 @@ class Geometry:
 
 
 def _turn_upright(orientation: int, width: int, height: int) -> npt.NDArray[np.float64]:
-    """Return the matrix [3, 3] from the stored image to the upright one of that size, by where its corners go."""
+    """Return the matrix [3, 3] from the stored image to the upright one of that size, computed from its corners."""
     corners = np.array((((0, 0), (1, 0)), ((0, 1), (1, 1))))  # (x, y) of those of a square, [row, column, 2]
     stored = upright(corners * ((height, width) if swaps_sides(orientation) else (width, height)), orientation)
     of_each, wanted = (np.insert(each.reshape(4, 2)[:3], 2, 1, 1) for each in (stored, corners * (width, height)))

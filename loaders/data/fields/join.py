@@ -1,4 +1,4 @@
-"""Joins samples with files and images by name: each sample finds one partner, and no partner serves two samples."""
+"""Joins samples with files and images by name: each sample has one partner, and no two samples share one."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from penstock.loaders.data.sources.data import find_whole
 from penstock.pipelines.errors import count_text, printable
 
 _TAR = b".tar"
-_ROW = re.compile(rb"row \d+")  # what samples of Parquet and Arrow are called
+_ROW = re.compile(rb"row \d+")  # names of samples in Parquet and Arrow files
 
 
 class Named(NamedTuple):
-    """Hold what a sample is called, and what holds it: the path of a tar, or the folder of a data set."""
+    """A sample's name and its container: the path of a tar, or the folder of a data set."""
 
     container: bytes
     name: bytes
@@ -31,14 +31,14 @@ class Named(NamedTuple):
 
 
 def stem(name: str) -> str:
-    """Return a name without its last suffix, folders included; tars of "." have names that begin with "./"."""
+    """Return a name without its last suffix, including folders; tars of "." have names that begin with "./"."""
     return os.path.splitext(name.removeprefix("./"))[0]
 
 
 def file_stem(name: str) -> str:
-    """Return the name, without suffix, of the file of another folder that belongs to the sample called `name`.
+    """Return the name, without suffix, of the file in another folder that belongs to the sample named `name`.
 
-    The name of a sample is an absolute path in a list of such: its folders are not those of the data, and left out.
+    An absolute path is the name of a sample in a list of paths: its folders are left out.
     """
     return stem(os.path.basename(name) if os.path.isabs(name) else name)
 
@@ -46,9 +46,9 @@ def file_stem(name: str) -> str:
 def refuse_repeated(
     keys: Iterable[str], call: Callable[[int], object], what: str, cure: str, called: str = "key"
 ) -> dict[str, int]:
-    """Return key -> number; raise ValueError, which calls both by `call`, where a key occurs twice.
+    """Return key -> number; raise ValueError for a repeated key, with both names from `call`.
 
-    called: what messages call a key.
+    called: word for a key in messages.
     """
     number_of: dict[str, int] = {}
     for number, key in enumerate(keys):
@@ -61,12 +61,12 @@ def refuse_repeated(
 def sample_stems(source: Source, what: str) -> list[str]:
     """Return the name of each sample's file in another folder, as file_stem does.
 
-    what: the files that are looked for by these names, for the message. Raises ValueError where two samples have the
-    same one, those included that a part of the data leaves out if names are absolute paths.
+    what: the files to be found by these names, for the message. Raises ValueError if two samples have the same name; if
+    names are absolute paths, this includes samples that a part of the data leaves out.
     """
     names = [os.fsdecode(sample_name(source, index)) for index in range(len(source))]
     cure = (
-        f"both would have one of the {what}: give each source its fields before concat, or a list with one per sample"
+        f"both would share one of the {what}: add fields to each source before concat, or pass a list, one per sample"
     )
     for each in find_whole(source) if any(map(os.path.isabs, names)) else ():
         stems = [file_stem(os.fsdecode(sample_name(each, index))) for index in range(len(each))]
@@ -77,14 +77,14 @@ def sample_stems(source: Source, what: str) -> list[str]:
 
 
 def find_partners(source: Source, partners: Source, what: str) -> npt.NDArray[np.int64]:
-    """Return for each sample the number of the image of `partners` that has its key, int64 [n].
+    """Return for each sample the number of the image of `partners` with the same key, int64 [n].
 
-    The key is the name without its last suffix; where tars are among them, it may also be the name up to its first dot,
-    as WebDataset has it; where all are absolute paths, it may be their last part. Keys that occur in several tars are
-    joined within tars of one name. Raises ValueError, with both names, for a key that occurs twice, and for a sample
-    without a partner.
+    The key is the name without its last suffix; with tars, it may also be the name up to its first dot, as in
+    WebDataset; if all names are absolute paths, it may be their last part. Keys that occur in several tars are joined
+    within tars of the same name. Raises ValueError for a repeated key, with both names, and for a sample without a
+    partner.
 
-    what: what a partner is, for the message: "mask".
+    what: word for a partner in messages, such as "mask".
     """
     left, right = _names_of(source), _names_of(partners)
     if all(_ROW.fullmatch(named.name) for named in (*left, *right)):
@@ -100,18 +100,18 @@ def find_partners(source: Source, partners: Source, what: str) -> npt.NDArray[np
         for is_by_container in (False, True):
             try:
                 return _join(left, right, key, is_by_container, what)
-            except ValueError as error:  # the words of the first way are those of the plainest key
+            except ValueError as error:  # report the error of the first and simplest key
                 refused = refused or error
     assert refused is not None
     raise refused
 
 
 def _refuse_other_rows(source: Source, partners: Source, what: str) -> None:
-    """Raise ValueError for tables that have different numbers of rows: row 5 of one is not that of the other."""
+    """Raise ValueError for tables with different numbers of rows: their rows do not correspond."""
     containers = [
         [named.container for whole in find_whole(side) for named in _names_of(whole)] for side in (source, partners)
     ]
-    if {*containers[0]} == {*containers[1]}:  # columns of one table, of which rows without a label may be left out
+    if {*containers[0]} == {*containers[1]}:  # columns of one table; unlabelled rows may be left out
         return
     rows = [Counter(map(os.path.basename, each)) for each in containers]
     are_equal = rows[0] == rows[1] or (len(rows[0]) == len(rows[1]) == 1 and rows[0].total() == rows[1].total())
@@ -120,7 +120,7 @@ def _refuse_other_rows(source: Source, partners: Source, what: str) -> None:
             f"{of.total():,} in {count_text(len(of), 'file')} (first {printable(next(iter(of), b''))})" for of in rows
         )
         raise ValueError(
-            f"samples and {what}s have no names but their rows, of which there are {counts}: pass files of equal "
+            f"samples and {what}s are only identified by their rows, but there are {counts}: pass files with equal "
             f"names and rows, or a list with one {what} per sample"
         )
 
@@ -143,7 +143,7 @@ def _join(
             return keys
         return [f"{os.path.basename(os.fsdecode(n.container))}:{k}" for n, k in zip(names, keys, strict=True)]
 
-    cure = f"each sample must have a {what} of its own: give each source its fields before concat, or a list in order"
+    cure = f"each sample needs a separate {what}: add fields to each source before concat, or pass a list in order"
     own = refuse_repeated(keys_of(left), left.__getitem__, "samples", cure)
     numbers = refuse_repeated(keys_of(right), right.__getitem__, f"{what}s", cure)
     for wanted, index in own.items():

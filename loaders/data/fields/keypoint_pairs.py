@@ -1,4 +1,4 @@
-"""Finds which keypoints are the left and the right one of a pair, by what they are called."""
+"""Finds left and right keypoints by their names."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from penstock.pipelines.spec import ImagePipeline
 
 _WORDS = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+")
 _SIDES = {"left": 0, "l": 0, "right": 1, "r": 1}
-Parted = tuple[tuple[int, ...], tuple[str, ...]]  # the sides of a name, and its words with "" in place of these
+Parted = tuple[tuple[int, ...], tuple[str, ...]]  # the sides in a name, and its words with "" in place of the sides
 _JOINED = re.compile(r"(left|right)(.+)|(.+?)(left|right)")  # "lefteye", "eyeleft"
 
 
 def find_pairs(names: Sequence[str]) -> tuple[tuple[int, int], ...]:
     """Return the numbers of left and right of each pair, in the order of the left ones.
 
-    A name has its side as a word anywhere and in any case: left_eye, LeftEye, eye.L, l-eye. The rest of both names must
-    be equal but for case, and no third keypoint may have it with the same side. Of names with several sides all are
-    exchanged: left_eye_right_corner and right_eye_left_corner.
+    A side is a word anywhere in a name, in upper or lower case: left_eye, LeftEye, eye.L, l-eye. The rest of both names
+    must be equal except for case, and no third keypoint may have the same rest and side. In names with several sides,
+    all are exchanged: left_eye_right_corner and right_eye_left_corner.
     """
     numbers_of: dict[Parted, list[int]] = defaultdict(list)
     for number, name in enumerate(names):
@@ -36,13 +36,13 @@ def find_pairs(names: Sequence[str]) -> tuple[tuple[int, int], ...]:
 
 
 def has_lonely(names: Sequence[str], pairs: Sequence[tuple[int, int]]) -> bool:
-    """Return whether some keypoints have a side, or look so next to another one, and are in none of `pairs`.
+    """Return whether some keypoints have a side, or appear to have one, but are in none of `pairs`.
 
-    Such are left_ankle next to right_ankel, LHIP next to RHIP, and two pairs of one name.
+    Examples are left_ankle and right_ankel, LHIP and RHIP, and two pairs with the same names.
     """
     paired = {number for pair in pairs for number in pair}
     alone = [name for number, name in enumerate(names) if number not in paired]
-    letters: dict[tuple[str, str], set[str]] = defaultdict(set)  # of the rest of a name, what comes before and after it
+    letters: dict[tuple[str, str], set[str]] = defaultdict(set)  # rest of a name -> first or last letters
     for name in map(str.lower, alone):
         letters["", name[1:]].add(name[:1])
         letters[name[:-1], ""].add(name[-1:])
@@ -60,10 +60,10 @@ def _find_sides(name: str) -> Parted | None:
 
 
 def warn_of_unpaired(kinds: Mapping[str, FieldKind], views: Sequence[ImagePipeline]) -> None:
-    """Warn where a pipeline mirrors images, and nothing says which keypoints, or which of some, are left and right."""
+    """Warn if a pipeline mirrors images and left and right are unknown for all or some keypoints."""
     unpaired = [name for name, kind in kinds.items() if kind.unpaired and kind.points > 1]
     if unpaired and any(view.flip or view.vertical_flip or view.crop == "ten" for view in views):
         warn_user(
-            f"the pipeline mirrors images (flip), and which points are left and right is not known of "
-            f"{', '.join(unpaired)}, or not of all: pass swaps=[(left, right), ...], or swaps=() if no point has a side"
+            f"the pipeline mirrors images (flip), but the left and right points of {', '.join(unpaired)} are not known "
+            "or not all known: pass swaps=[(left, right), ...], or swaps=() if no point has a side"
         )

@@ -25,20 +25,20 @@ from penstock.pipelines.fields.masks import decode_mask
 from penstock.pipelines.messages.checked import shown
 from penstock.pipelines.messages.user_warnings import warn_user
 
-_CHUNK = 32  # files that a thread looks at in turn
-_LOOKED_AT = 8  # masks: a data set of binary ones shows it in each
+_CHUNK = 32  # files per task of a thread
+_LOOKED_AT = 8  # number of masks checked: in a data set of binary masks, each is binary
 
 
 class MaskFiles:
-    """Read the mask file of each sample."""
+    """A column of mask files, one per sample."""
 
     def __init__(self, paths: Iterable[bytes]) -> None:
         self._paths = BytesColumn(list(map(os.path.abspath, paths)))
 
     def digest(self) -> bytes:
-        """Return a digest of the files' names below the folder that holds all, their sizes, and some of their bytes.
+        """Return a digest of the files' names below their common folder, their sizes, and some of their bytes.
 
-        Not of that folder: a copy of the data elsewhere is the same.
+        It does not include that folder: a copy of the data elsewhere has the same digest.
         """
         paths = self._list()
         root = len(os.path.commonpath(list(map(os.path.dirname, paths)))) if paths else 0
@@ -70,7 +70,7 @@ class MaskFiles:
 
 
 class MaskSource:
-    """Read the masks of samples as the images of another source, `numbers` (int64 [n]) of which are theirs."""
+    """A column of masks that are images `numbers` (int64 [n]) of another source."""
 
     def __init__(self, masks: Source, numbers: npt.NDArray[np.int64]) -> None:
         self._masks, self._numbers = masks, ArrayColumn(numbers)
@@ -80,7 +80,7 @@ class MaskSource:
         return self._masks.read(int(self._numbers.take(index)))
 
     def path(self, index: int, _sample: bytes = b"") -> bytes:
-        """Return what error texts call the mask of sample `index`."""
+        """Return the name of the mask of sample `index` in error texts."""
         return self._masks.path(int(self._numbers.take(index)))
 
     def content(self) -> bytes:
@@ -88,22 +88,22 @@ class MaskSource:
         return hashlib.blake2b(content_of(refresh_source(self._masks)).encode(), digest_size=16).digest()
 
     def digest(self) -> bytes:
-        """Return a digest of which masks these are."""
+        """Return a digest that identifies the masks."""
         return hashlib.blake2b(self._masks.fingerprint.encode() + self._numbers.digest(), digest_size=16).digest()
 
 
 def find_masks(source: Source, where: object) -> MaskFiles | BytesColumn | MaskSource:
     """Return the masks of a source's samples.
 
-    where: a folder, in which each has the name of its image, perhaps with another suffix; a pattern of paths, such as
+    where: a folder, in which each mask has the name of its image, with any suffix; a pattern of paths, such as
     "masks/{name}_seg.png", where {name} is the image's name without its suffix; a function of the image's name; a list
-    of paths; or a Source whose images are the masks, of the same names or keys. Raises ValueError.
+    of paths; or a Source with the masks as images of the same names or keys. Raises ValueError.
     """
     if isinstance(where, Source):
         return MaskSource(where, find_partners(source, where, "mask"))
     if callable(where):
         found = _as_paths(call_by_name(source, where))
-        cure = "give each a mask of its own, or a list with one path per sample"
+        cure = "return a separate mask for each, or pass a list with one path per sample"
         refuse_repeated(map(os.fsdecode, found), lambda index: printable(source.path(index)), "samples", cure, "mask")
         return _check_first(source, MaskFiles(found))
     if isinstance(where, (list, tuple, BytesColumn)):
@@ -118,7 +118,7 @@ def find_masks(source: Source, where: object) -> MaskFiles | BytesColumn | MaskS
     text = os.fspath(where)
     if "://" in text:
         raise ValueError(
-            f"masks cannot be taken from {printable(text)}: pass a local folder, or open_source(...) of masks that are "
+            f"masks cannot be read from {printable(text)}: pass a local folder, or open_source(...) of masks that are "
             "images"
         )
     if "{name}" in text:
@@ -133,7 +133,7 @@ def sample_names(source: Source) -> Iterable[str]:
 
 
 def whole_names(source: Source) -> Iterator[str]:
-    """Yield the names of all samples of the data that `source` may be a part of."""
+    """Yield the names of all samples of the whole data behind `source`."""
     for whole in find_whole(source):
         yield from sample_names(whole)
 
@@ -147,7 +147,7 @@ def _as_paths(values: Sequence[Any]) -> list[bytes]:
 
 
 def _warn_of_other_order(source: Source, paths: Sequence[bytes]) -> None:
-    """Warn of a list in which the mask of another sample has the name of one, as glob lists files in any order."""
+    """Warn of a list in which masks have the names of other samples: glob lists files in any order."""
     names = [stem(os.path.basename(name)) for name in sample_names(source)]
     masks = [stem(os.path.basename(os.fsdecode(path))) for path in paths]
     if names == masks or len(known := set(masks)) < len(masks):
@@ -159,13 +159,13 @@ def _warn_of_other_order(source: Source, paths: Sequence[bytes]) -> None:
         index = wrong[0]
         first = f"sample {index} ({printable(sample_name(source, index))}): {printable(paths[index])}"
         warn_user(
-            f"the masks of {len(wrong):,} of {count_text(len(names), 'sample')} have the names of others, first that "
-            f"of {first}: sort both lists, or pass the folder of the masks"
+            f"the masks of {len(wrong):,} of {count_text(len(names), 'sample')} have the names of others, first "
+            f"{first}: sort both lists, or pass the folder of the masks"
         )
 
 
 def _check_first(source: Source, masks: MaskFiles) -> MaskFiles:
-    """Return `masks`, of which the first must be there: the others are not looked for. Raises ValueError."""
+    """Return `masks` after checking only that the first one exists. Raises ValueError."""
     if len(source) and not os.path.exists(masks.path(0)):
         name = printable(sample_name(source, 0))
         raise ValueError(f"no mask for sample 0 ({name}): {printable(masks.path(0))} does not exist")
@@ -173,7 +173,7 @@ def _check_first(source: Source, masks: MaskFiles) -> MaskFiles:
 
 
 def _stat(paths: list[bytes]) -> npt.NDArray[np.int64]:
-    """Return size and modification time of each file, int64 [n, 2]; -1 and 0 for one that is not there."""
+    """Return size and modification time of each file, int64 [n, 2]; -1 and 0 for a missing one."""
     chunks = (paths[first : first + _CHUNK] for first in range(0, len(paths), _CHUNK))
     stats = np.stack([np.array(each, np.int64) for each in stat_files(b"", chunks)], 1)
     stats[stats[:, 1] == MISSING.number] = -1, 0
@@ -181,7 +181,7 @@ def _stat(paths: list[bytes]) -> npt.NDArray[np.int64]:
 
 
 def _find_in_folder(source: Source, folder: str) -> Iterable[bytes]:
-    """Yield the path of each sample's mask: of files of one name that which may be one, and not its photo or JSON."""
+    """Yield the path of each sample's mask: of files with one name, the possible mask, not its photo or JSON."""
     names: dict[str, str] = {}
     for parent, _, files in os.walk(folder, followlinks=True):
         for file in sorted(sorted(files, reverse=True), key=_may_be_mask):
@@ -189,12 +189,12 @@ def _find_in_folder(source: Source, folder: str) -> Iterable[bytes]:
             other = names.get(stem(name))
             if other is not None and _may_be_mask(other) and _may_be_mask(file):
                 both = f"{printable(other)} and {printable(name)}"
-                raise ValueError(f"two masks of one name in {printable(folder)}: {both}; leave one of them")
+                raise ValueError(f"two masks have the same name in {printable(folder)}: {both}; remove one of them")
             names[stem(name)] = name
     for index, name in enumerate(sample_stems(source, "masks")):
         found = names.get(name)
         if found is None:
-            why = f"it must have its name, {name}.png" if os.path.isdir(folder) else "there is no such folder"
+            why = f"it must be named {name}.png" if os.path.isdir(folder) else "there is no such folder"
             called = printable(sample_name(source, index))
             raise ValueError(f"no mask for sample {index} ({called}) in {printable(folder)}: {why}")
         yield os.fsencode(os.path.join(folder, found))
@@ -202,13 +202,14 @@ def _find_in_folder(source: Source, folder: str) -> Iterable[bytes]:
 
 def _may_be_mask(file: str) -> bool:
     suffix = os.path.splitext(file)[1].lower()
-    return suffix in IMAGE_SUFFIXES - JPEG_SUFFIXES  # a JPEG changes values
+    return suffix in IMAGE_SUFFIXES - JPEG_SUFFIXES  # JPEG changes values
 
 
 def warn_of_ignored_foreground(name: str, read: Callable[[int], Any], count: int, ignore_index: int) -> None:
-    """Warn where some masks hold 0 and `ignore_index` alone, as binary ones of 0 and 255 do: no pixel would count.
+    """Warn if masks contain only 0 and `ignore_index`, like binary masks of 0 and 255: no pixel would count.
 
-    read: returns the mask of a sample, encoded or as an array. A mask that cannot be read is left to who serves it.
+    read: returns the mask of a sample, encoded or as an array. Unreadable masks are ignored: serving them reports the
+    error.
     """
     found: set[int] = set()
     try:
@@ -220,6 +221,6 @@ def warn_of_ignored_foreground(name: str, read: Callable[[int], Any], count: int
         return
     if ignore_index and found == {0, ignore_index}:
         warn_user(
-            f"field {name!r}: the masks hold only 0 and {ignore_index}, and {ignore_index} is their ignore_index, so "
-            "that a loss leaves the foreground out: save it as 1, or pass Masks(..., ignore_index=254)"
+            f"field {name!r}: the masks contain only 0 and {ignore_index}, and {ignore_index} is their ignore_index, "
+            "so a loss ignores the foreground: save it as 1, or pass Masks(..., ignore_index=254)"
         )

@@ -1,4 +1,4 @@
-"""Packs the fields of samples that are no masks into one array of bytes, and reads them again."""
+"""Packs the fields of samples, except masks, into one array of bytes, and unpacks them."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from penstock.pipelines.fields.field_kinds import Elements, FieldKind
 from penstock.pipelines.fields.ragged import Ragged, join_rows
 
 _ALIGNMENT = 8
-_AT_ONCE = 4096  # samples that a source is asked for
+_AT_ONCE = 4096  # samples per request to a source
 
 
 @dataclass(frozen=True, kw_only=True)
 class PackedField:
-    """Say what a field is and how it lies in the packed bytes.
+    """A field's kind and its layout in the packed bytes.
 
     Attributes:
-        name: of the field.
-        kind: what it is.
-        shapes: shape of each of its arrays, whose types and number follow from the kind. The first one of a ragged
-            field holds the lengths. Empty for a mask.
+        name: name of the field.
+        kind: its kind.
+        shapes: shapes of its arrays; their types and number follow from the kind. The first array of a ragged field
+            contains the lengths. Empty for a mask.
     """
 
     name: str
@@ -63,7 +63,7 @@ def pack_fields(source: FieldSource, first: int, end: int) -> tuple[list[PackedF
 def unpack_fields(fields: Sequence[PackedField], data: npt.NDArray[np.uint8], num_samples: int) -> dict[str, Any]:
     """Return the values of `num_samples` samples by name, a Ragged or an array each; views of `data`.
 
-    Raises ValueError for shapes that do not fit: a digest proves that bytes are whole, not that they are benign.
+    Raises ValueError for impossible shapes: a digest proves that bytes are intact, not that they are benign.
     """
     types: list[tuple[str, list[int]]] = []
     for field in fields:
@@ -83,14 +83,14 @@ def unpack_fields(fields: Sequence[PackedField], data: npt.NDArray[np.uint8], nu
 def join_fields(
     fields: Sequence[PackedField], values: Sequence[dict[str, Any]]
 ) -> dict[str, RaggedColumn | ArrayColumn]:
-    """Return columns of what several files hold, one after another, without masks."""
+    """Return columns of the fields of several files, concatenated, without masks."""
     names = [field.name for field in fields if field.shapes]
     joined = {name: join_rows([each[name] for each in values]) for name in names}
     return {name: RaggedColumn(of) if isinstance(of, Ragged) else ArrayColumn(of) for name, of in joined.items()}
 
 
 def _types(kind: FieldKind, count: int) -> Elements:
-    """Return the types of the arrays of a field that has `count` of them: boxes may lack the sizes of their images."""
+    """Return the types of a field's `count` arrays: boxes may lack the sizes of their images."""
     lengths = (("<i8", ()),) if kind.is_ragged else ()
     return lengths + kind.elements[: max(count - 1, 2)]
 

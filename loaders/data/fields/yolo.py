@@ -21,18 +21,18 @@ from penstock.pipelines.messages.checked import checked_path
 from penstock.pipelines.messages.user_warnings import warn_user
 
 _MOST_CLASS = 2**31 - 1
-_MOST_SHARE = 2.0  # of the image's side; what reaches out of it by less is refused when its size is known
+_MOST_SHARE = 2.0  # share of the image's side; smaller excesses are refused once the image's size is known
 
 
 class TextFiles(RaggedColumn):
-    """Hold what was read of a text file for each sample: `folder` has one of the sample's name."""
+    """The values of each sample's text file, which has the sample's name in `folder`."""
 
     def __init__(self, values: Ragged, folder: str) -> None:
         super().__init__(values)
         self._folder = folder
 
     def path(self, _row: int, name: bytes) -> bytes:
-        """Return the path of the text file of the sample called `name`."""
+        """Return the path of the text file of the sample named `name`."""
         name = os.path.basename(name) if os.path.isabs(name) else name
         return os.path.join(os.fsencode(self._folder), os.path.splitext(name)[0] + b".txt")
 
@@ -40,9 +40,9 @@ class TextFiles(RaggedColumn):
 def read_yolo(
     source: Source, folder: FilePath, names: Sequence[str] | Mapping[int, str] | None
 ) -> tuple[Ragged, tuple[bytes, ...]]:
-    """Return boxes, centre and sides as shares of the image, float32 [4], with class numbers; and the classes' names.
+    """Return boxes, centre and sides as shares of the image, float32 [4], with class numbers; and the class names.
 
-    Raises ValueError for a folder without a single file, and for other lines than "class x y width height".
+    Raises ValueError for a folder without a matching file, and for lines other than "class x y width height".
     """
     checked_path("yolo", folder)
     classes = checked_names(names) or ()
@@ -52,7 +52,7 @@ def read_yolo(
         path = os.path.join(folder, f"{name}.txt")
         found.append(_read_file(path, most) if os.path.exists(path) else None)
     if not any(each is not None for each in found):
-        raise ValueError(f"no image has a text file of its name in {printable(str(folder))}")
+        raise ValueError(f"no image has a text file with its name in {printable(str(folder))}")
     _warn_of_others(folder, set(map(file_stem, whole_names(source))))
     lengths = np.array([0 if each is None else len(each) for each in found], np.int64)
     values = np.concatenate([each for each in found if each is not None])
@@ -71,7 +71,7 @@ def _read_file(path: str, most: int) -> npt.NDArray[np.float64]:
         raise ValueError(f"{printable(path)}: lines must be 'class x y width height' (outlines and poses are not read)")
     wrong = np.flatnonzero(~np.isfinite(values).all(1) | (values[:, 3:] < 0).any(1) | (values[:, 0] % 1 != 0))
     if len(wrong):
-        raise ValueError(f"{printable(path)}: {' '.join(lines[wrong[0]])} is no class number with a box")
+        raise ValueError(f"{printable(path)}: {' '.join(lines[wrong[0]])} is not a class number with a box")
     wrong = np.flatnonzero((values[:, 0] < 0) | (values[:, 0] > most))
     if len(wrong):
         wanted = "at least 0" if most == _MOST_CLASS else f"from 0 to {most}"
@@ -94,13 +94,13 @@ def _read_text(path: str) -> str:
 
 
 def _is_text(file: str) -> bool:
-    return file.lower().endswith(".txt") and not file.startswith(".")  # "._a.txt" is of macOS
+    return file.lower().endswith(".txt") and not file.startswith(".")  # macOS writes "._a.txt"
 
 
 def _warn_of_others(folder: FilePath, known: Set[str]) -> None:
-    """Warn of text files of boxes that no image has the name of; classes.txt is a list of names.
+    """Warn of text files without an image of the same name; classes.txt is a list of names.
 
-    known: the names of all images without their suffix, those included that a part of the data leaves out.
+    known: the names of all images without suffix, including images that a part of the data leaves out.
     """
     others = []
     for parent, _, files in os.walk(folder, followlinks=True):
@@ -113,4 +113,4 @@ def _warn_of_others(folder: FilePath, known: Set[str]) -> None:
         ]
     if others:
         text = f"{count_text(len(others), 'text file')} of {printable(str(folder))}"
-        warn_user(f"{text} have no image of their name and are left out, first {printable(min(others))}")
+        warn_user(f"{text} have no image with their name and are left out, first {printable(min(others))}")

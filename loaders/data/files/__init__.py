@@ -1,1 +1,1 @@
-"""Folders of images and arrays, and the reader of samples that an index locates."""
+"""Folders of images and arrays, and the reader of indexed samples."""

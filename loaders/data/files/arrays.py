@@ -1,4 +1,4 @@
-"""Serves images that are already pixels in memory, such as CIFAR or MNIST, as a source."""
+"""A source of images that are pixels in memory, such as CIFAR or MNIST."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from penstock.pipelines.errors import LoaderError, count_text
 from penstock.pipelines.image_types import Levels
 from penstock.pipelines.native.rows import MEMORY, NO_NAMES, Names, Rows
 
-# Up to this size the fingerprint is a digest of every byte (0.3 s); beyond, of the CRC-32 of every image.
+# Up to this size the fingerprint is a digest of every byte (0.3 s); above it, of the CRC-32 of every image.
 HASHED_BYTES = 256 * 1024 * 1024
 _THREADS = 8
 _CHANNELS = (1, 3)
 
 
 class ArraySource:
-    """Hold pixels and labels in shared memory: copied there once, mapped by each worker.
+    """A source of pixels and labels in shared memory: copied there once, mapped by each worker.
 
     images: uint8 [n, h, w, 3], or grey as [n, h, w, 1] or [n, h, w]; numpy array or torch tensor; uint16 for pipelines
-    with depth=16. Channels first ([n, 3, h, w]) is accepted if the shape is unambiguous. labels: integers [n], zero or
-    more. `classes` names the classes; the default is b"0", b"1", ... up to the highest label.
+    with depth=16. Channels first ([n, 3, h, w]) is accepted if the shape is unambiguous. labels: integers [n], at least
+    0. `classes` are the class names; the default is b"0", b"1", ... up to the highest label.
 
-    Raises ValueError for other arrays, with a fix; LoaderError E-NODATA without images, E-SHM for too little memory.
+    Raises ValueError for other arrays, with a fix; LoaderError E-NODATA without images, E-SHM if memory is short.
     Pickles only while a process is being started, as SharedArray does.
     """
 
@@ -46,17 +46,14 @@ class ArraySource:
         return len(self._images.array)
 
     def read(self, index: int) -> Levels:
-        """Return the pixels of image `index`, [h, w, 3]: a view of the shared memory, never to be written to.
-
-        Raises IndexError.
-        """
+        """Return the pixels of image `index`, [h, w, 3]: a read-only view of the shared memory. Raises IndexError."""
         if not 0 <= index < len(self):
             raise IndexError(f"image {index} of {len(self)}")
         image: Levels = self._images.array[index]
         return image if image.shape[2] == 3 else np.broadcast_to(image, (*image.shape[:2], 3))
 
     def locate(self, indices: npt.NDArray[np.int64], rows: Rows) -> Names:
-        """Fill `rows` with where the pixels of images `indices` lie; grey ones, and uint16, stay ELSEWHERE."""
+        """Fill `rows` with the places of images `indices`; grey and uint16 images stay ELSEWHERE."""
         images = self._images.array
         if images.shape[3] == 3 and images.dtype == np.uint8:
             _, rows["height"], rows["width"], _ = images.shape
@@ -71,7 +68,7 @@ class ArraySource:
         return b"array[%d]" % index
 
     def describe(self) -> str:
-        """Return one line: images, their shape, classes, bytes."""
+        """Return one line with images, their shape, classes and bytes."""
         images = self._images.array
         n, height, width, channels = images.shape
         classes = count_text(len(self.classes), "class")
@@ -80,7 +77,7 @@ class ArraySource:
 
 
 def _as_numpy(data: object) -> npt.NDArray[Any]:
-    if hasattr(data, "detach"):  # a torch tensor, which numpy converts only on the CPU and without a gradient
+    if hasattr(data, "detach"):  # numpy converts torch tensors only on the CPU and without a gradient
         data = data.detach().cpu()
     return np.asarray(data)
 
@@ -108,7 +105,7 @@ def _move_channels_last(images: npt.NDArray[Any], *, is_tensor: bool) -> Levels:
         )
     if not first and not last:
         raise ValueError(
-            f"images must have 3 channels or 1, as [n, h, w, channels], got {list(images.shape)}; "
+            f"images must have 3 channels or 1, with shape [n, h, w, channels], got {list(images.shape)}; "
             "drop an alpha channel with images[..., :3]"
         )
     return images if last else images.transpose(0, 2, 3, 1)
@@ -119,7 +116,7 @@ def _check_labels(labels: npt.NDArray[np.integer], num_images: int) -> npt.NDArr
         raise ValueError(f"labels must have shape [{num_images}], one per image, got {list(labels.shape)}")
     if labels.dtype.kind not in "iu":
         raise ValueError(
-            f"labels must be integers (class numbers), got {labels.dtype}: with_labels(source, labels) takes any others"
+            f"labels must be integers (class numbers), got {labels.dtype}: with_labels(source, labels) accepts others"
         )
     if int(labels.min()) < 0 or int(labels.max()) >= 2**31:
         raise ValueError(
@@ -138,7 +135,7 @@ def name_classes(names: Sequence[str | bytes] | None, num_classes: int) -> tuple
 
 
 def _digest(images: Levels, labels: npt.NDArray[np.int64]) -> str:
-    """Return a digest of shape, labels and pixels; of more than HASHED_BYTES of pixels, of a checksum of each image."""
+    """Return a digest of shape, labels and pixels; above HASHED_BYTES of pixels, of the checksums of the images."""
     digest = hashlib.blake2b(b"penstock arrays 1", digest_size=32)
     digest.update(np.array(images.shape, "<i8").tobytes())
     digest.update(b"" if images.dtype == np.uint8 else b"uint16")
@@ -146,7 +143,7 @@ def _digest(images: Levels, labels: npt.NDArray[np.int64]) -> str:
     if images.nbytes <= HASHED_BYTES:
         digest.update(images.data)
     else:
-        with ThreadPoolExecutor(_THREADS) as pool:  # zlib lets go of the interpreter
+        with ThreadPoolExecutor(_THREADS) as pool:  # zlib releases the interpreter lock
             checksums = pool.map(lambda image: zlib.crc32(image.data), images)
             digest.update(np.fromiter(checksums, np.uint32, len(images)).data)
     return digest.hexdigest()

@@ -1,4 +1,4 @@
-"""Identifies data by some of its bytes, where names and sizes do not tell its samples apart."""
+"""Identifies data by some of its bytes, if names and sizes do not identify its samples."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 PROBE_BYTES = 64
-NUM_PROBES = 64  # one round of requests of a remote data set
-WHOLE_BYTES = 64 << 10  # so little is read whole
+NUM_PROBES = 64  # one round of requests for a remote data set
+WHOLE_BYTES = 64 << 10  # data up to this size is read whole
 _THREADS = 32  # for network storage
-# What reads bytes of a file or object: (its path or URL, offset, bytes) -> bytes.
+# A function that reads bytes of a file or object: (path or URL, offset, number of bytes) -> bytes.
 Read = Callable[[bytes, int, int], bytes]
 
 
@@ -28,7 +28,7 @@ def read_file(name: bytes, start: int, count: int) -> bytes:
 
 
 def read_if_there(name: bytes, start: int, count: int) -> bytes:
-    """Return bytes of a file; none of one that cannot be read, which reading its samples will say."""
+    """Return bytes of a file; none if it cannot be read: reading its samples will report that."""
     try:
         return read_file(name, start, count)
     except OSError:
@@ -38,12 +38,12 @@ def read_if_there(name: bytes, start: int, count: int) -> bytes:
 def probe_ranges(
     names: Sequence[bytes], starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64], read: Read = read_if_there
 ) -> bytes:
-    """Return a digest of ranges in their order: of all their bytes if these are few, else of NUM_PROBES spread evenly.
+    """Return a digest of ranges in order: of all their bytes if these are few, else of NUM_PROBES spread evenly.
 
-    Of at most NUM_PROBES ranges the middle of each is read, too. So other data, and data in another order, has another
-    digest; of many more ranges an exchange of two may be missed.
+    With at most NUM_PROBES ranges, the middle of each is read too. So other data, or data in another order, has another
+    digest; with many more ranges, an exchange of two may be missed.
 
-    names, starts, sizes: of each range its file, offset and bytes. read: reads bytes of a file. Raises what that does.
+    names, starts, sizes: file, offset and bytes of each range. read: reads bytes of a file. Raises as `read` does.
     """
     ends = np.cumsum(sizes)
     total = int(ends[-1]) if len(ends) else 0

@@ -1,4 +1,4 @@
-"""Walks an image folder: which files are its images, in which order, of which class."""
+"""Scans an image folder: its images, their order and their classes."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ from penstock.pipelines.errors import LoaderError, printable
 # Folders that file systems and archivers leave next to the data; names that begin with a dot are also skipped.
 FOREIGN_FOLDERS = frozenset({"lost+found", "__MACOSX", "@eaDir"})
 
-# Suffixes of images for torchvision.datasets.ImageFolder: IMG_EXTENSIONS of torchvision/datasets/folder.py.
+# Image suffixes of torchvision.datasets.ImageFolder: IMG_EXTENSIONS of torchvision/datasets/folder.py.
 IMAGE_FOLDER_SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 
 KNOWN_FOLDER, KNOWN_CLASS = "folder seen before", "class folder seen before"
 # What ImageFolder accepts below class folders.
 LOST_TO_IMAGE_FOLDER = (HIDDEN_IMAGES, UNREAD_FORMAT, KNOWN_FOLDER, BROKEN_LINK)
 
-UNSETTLED = MISSING.number  # the time of a folder whose listing may change without it: never equal to a real one
-# Some file systems keep time this coarsely: a folder that changed just now may change again within the same stamp.
+UNSETTLED = MISSING.number  # time of a folder if its listing may change without a new time: never equal to a real time
+# Resolution of times on some file systems: a folder that has just changed may change again without a new time.
 SETTLING_NS = 2_000_000_000
 _PROGRESS_INTERVAL = 1024
 Subfolder = tuple[bytes, bool]  # name, whether it is a link
@@ -51,13 +51,13 @@ _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 class ClassFolders:
-    """Collect the images below `root`: classes are its first-level folders, sorted by name (os.fsdecode).
+    """The images below `root`: classes are its first-level folders, sorted by name (os.fsdecode).
 
-    Images are files with one of IMAGE_SUFFIXES (any case), at any depth below their class folder. They are numbered by
-    class, then by path bytes, in whatever order they are listed. A root whose images lie only in itself is flat: one
-    class, ONE_CLASS. Otherwise images next to class folders are skipped. `writer` counts skipped entries by reason.
-    Raises LoaderError E-NODATA without any image, or if the folders of a flat root hold images of a format that is not
-    read. Subclasses list what there is.
+    Images are files with one of IMAGE_SUFFIXES (upper or lower case), at any depth below their class folder. They are
+    numbered by class, then by path bytes, regardless of the listing's order. A root with all images directly in it is
+    flat: one class, ONE_CLASS. Otherwise images next to class folders are skipped. `writer` counts skipped entries by
+    reason. Raises LoaderError E-NODATA without any image, or if the folders of a flat root contain images of a format
+    that is not read. Subclasses list the files.
     """
 
     def __init__(self, root: bytes, indexed_root: bytes) -> None:
@@ -91,12 +91,12 @@ class ClassFolders:
 
 
 class FolderScan(ClassFolders):
-    """Walk once over the tree below a folder.
+    """A single walk over the tree below a folder.
 
-    Only regular files are images; a folder is never one, even if it is called v1.png. A folder is walked once: by its
-    own path, otherwise by the first link to it. Links to a folder above are not followed.
+    Only regular files are images; a folder never is, even if it is named v1.png. A folder is walked once: by its own
+    path, otherwise by the first link to it. Links to a parent folder are not followed.
 
-    `progress(num_images)` is called from time to time and at the end. Raises LoaderError E-NODATA as ClassFolders;
+    `progress(num_images)` is called periodically and at the end. Raises LoaderError E-NODATA as ClassFolders;
     E-ACCESS, E-READ.
     """
 
@@ -124,7 +124,7 @@ class FolderScan(ClassFolders):
         if subfolders is None:
             return
         self.writer.classes.append(name)
-        # Popped in bytewise order, so that the choice between two links to one folder does not depend on the listing.
+        # Popped in bytewise order: the choice between two links to one folder must not depend on the listing.
         stack = [(name + b"/" + sub, link) for sub, link in reversed(subfolders)]
         while stack:
             folder, link = stack.pop()
@@ -161,7 +161,7 @@ class FolderScan(ClassFolders):
         return sorted(subfolders, key=lambda subfolder: os.fsdecode(subfolder[0]))
 
     def _list(self, fd: int, folder: bytes, number: int, images: ContainerTable) -> tuple[list[Subfolder], bool]:
-        """Return the folders in the open folder `fd`, and whether its mtime shows every change of this listing."""
+        """Return the folders in the open folder `fd`, and whether a later change of it would change its mtime."""
         prefix = folder + b"/" if folder else b""
         follow, left_out = self.follow_symlinks, self.writer.left_out
         subfolders: list[Subfolder] = []
@@ -193,11 +193,11 @@ class FolderScan(ClassFolders):
                         left_out.add(NOT_REGULAR, path)
                 else:
                     left_out.add(_explain_other(entry), path)
-                    settled = settled and not entry.is_symlink()  # a link may lead to a folder later
+                    settled = settled and not entry.is_symlink()  # a link may point to a folder later
         return subfolders, settled
 
     def _skip_unopened(self, path: bytes, folder: bytes, label: int, error: OSError) -> list[Subfolder]:
-        """Raise if the root cannot be opened; count a folder below it, which is tried again the next time."""
+        """Raise if the root cannot be opened; count a folder below it, which is retried at the next scan."""
         if not folder:
             raise root_error(error, path) from error
         if error.errno in (errno.EACCES, errno.EPERM):
@@ -210,7 +210,7 @@ class FolderScan(ClassFolders):
         return []
 
     def _leads_back(self, link: bytes) -> bool:
-        """Return whether a link leads to a folder that is walked by its own path, or to one above the root."""
+        """Return whether a link points to a folder that is walked by its own path, or to a parent of the root."""
         target = os.path.realpath(link)
         above = self._real_root.rstrip(b"/") + b"/"
         if (target.rstrip(b"/") + b"/").startswith(above):
@@ -220,9 +220,9 @@ class FolderScan(ClassFolders):
 
 
 def find_unnumbered_classes(root: bytes, classes: Collection[bytes], *, follow_symlinks: bool) -> list[str]:
-    """Return the folders of `root` that torchvision.datasets.ImageFolder numbers as classes, but `classes` does not.
+    """Return the folders of `root` that are classes for torchvision.datasets.ImageFolder, but not in `classes`.
 
-    Needed at every opening, because a saved index does not notice when they change. Raises LoaderError as FolderScan.
+    Needed at every opening, because a saved index does not detect changes in them. Raises LoaderError as FolderScan.
     """
     try:
         with os.scandir(os.fsdecode(root)) as entries:
@@ -241,13 +241,13 @@ def root_error(error: OSError, root: bytes) -> LoaderError:
 
 
 def skipped_text(skipped: Mapping[str, int]) -> str:
-    """Return `, skipped: 3 hidden, 1 not a regular file`, or nothing."""
+    """Return a text such as `, skipped: 3 hidden, 1 not a regular file`, or ""."""
     reasons = ", ".join(f"{count:,} {reason}" for reason, count in sorted(skipped.items()) if count)
     return f", skipped: {reasons}" if reasons else ""
 
 
 def is_walked(name: str) -> bool:
-    """Return whether a folder or file of this name may be part of the data."""
+    """Return whether a folder or file with this name may be part of the data."""
     return not (name.startswith(".") or name in FOREIGN_FOLDERS)
 
 
@@ -262,11 +262,11 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir()
     except OSError:
-        return False  # a circular link, or one into a folder that this user may not open
+        return False  # a circular link, or a link into a folder that this user may not open
 
 
 def _explain_other(entry: os.DirEntry[str]) -> str:
-    """Return why a file that is no image by its name, or a link that leads nowhere, is skipped."""
+    """Return why a file without an image suffix, or a broken link, is skipped."""
     reason = explain_name(entry.name)
     if reason != SIDECAR and entry.is_symlink():
         try:
@@ -277,7 +277,7 @@ def _explain_other(entry: os.DirEntry[str]) -> str:
 
 
 def _explain_skip(entry: os.DirEntry[str], error: OSError) -> str:
-    """Return why an unreadable entry is skipped. Raises `error` if the storage is at fault."""
+    """Return why an unreadable entry is skipped. Raises `error` if the storage failed."""
     if error.errno in (errno.EACCES, errno.EPERM):
         return UNREADABLE
     if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
@@ -286,17 +286,17 @@ def _explain_skip(entry: os.DirEntry[str], error: OSError) -> str:
 
 
 def refuse_strays(root: bytes, num_images: int, left_out: LeftOut) -> None:
-    """Raise LoaderError E-NODATA if class folders hold images that are not read, next to `num_images` that are."""
+    """Raise LoaderError E-NODATA if class folders contain only unread formats, next to `num_images` readable images."""
     if unread := left_out.counts[UNREAD_FORMAT]:
-        others = f"{num_images:,} image{'s' * (num_images != 1)} next to them would be all of the data"
+        others = f"{num_images:,} image{'s' * (num_images != 1)} next to them would be all the data"
         example = printable(left_out.examples[UNREAD_FORMAT])
-        cause = f"the class folders hold {unread:,} images of formats not read ({example}), and {others}"
+        cause = f"the class folders contain {unread:,} images of formats not read ({example}), and {others}"
         fix = "convert them to PNG or JPEG, or move away the images next to the class folders"
         raise LoaderError("E-NODATA", cause, fix=fix, path=root)
 
 
 def refuse_empty_classes(samples: Samples, fix: str | None = None) -> None:
-    """Raise LoaderError E-EMPTYCLASS if a class folder holds no image, E-ACCESS if it cannot be read."""
+    """Raise LoaderError E-EMPTYCLASS if a class folder contains no image, E-ACCESS if it cannot be read."""
     empty = np.flatnonzero(samples.class_counts == 0)
     if samples.header.flat or not len(empty):
         return

@@ -1,4 +1,4 @@
-"""Serves a folder of image files as a source: class folders, or a flat folder as one class."""
+"""A source of the image files in a folder: class folders, or a flat folder as one class."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SHOWN = 5  # names in a warning
 
 
 class ImageFolder(IndexedSource):
-    """Read the image files below a folder, one at a time; FolderScan defines which, in which order.
+    """A source of the image files below a folder; FolderScan defines which, and their order.
 
     The scan is saved as an index in the user's cache folder and reused while the tree is unchanged
     (`is_unchanged`); `rescan=True` always scans. A file larger than `max_file_bytes` is refused before it is read.
@@ -38,10 +38,11 @@ class ImageFolder(IndexedSource):
     another process does not affect this one and its workers.
 
     Warns (UserWarning) of trees that torchvision.datasets.ImageFolder would refuse or label differently, and of images
-    that it would accept but that are left out here; of links only if `follow_symlinks`. GIF and .jpe are read silently.
+    that it would accept but that are left out here; of links only if `follow_symlinks`. GIF and .jpe are read without a
+    warning.
 
-    Raises LoaderError: E-NODATA for a folder that does not exist or holds no image, E-EMPTYCLASS for a class folder
-    without images unless `allow_empty` (it then keeps its class number), E-ACCESS for a folder that cannot be read.
+    Raises LoaderError: E-NODATA for a missing folder or one without images, E-EMPTYCLASS for a class folder without
+    images unless `allow_empty` (it then keeps its class number), E-ACCESS for a folder that cannot be read.
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class ImageFolder(IndexedSource):
         warn_of_parts(self.classes, printable(self.root))
         if self.samples.header.flat and self.samples.num_folders > 1:
             warn_user(
-                f"{printable(self.root)}: its folders hold no image, so the images next to them are all of the data, "
+                f"{printable(self.root)}: its folders contain no images, so the images next to them are all the data, "
                 "as one class; torchvision.datasets.ImageFolder would refuse it",
             )
 
@@ -90,15 +91,15 @@ class ImageFolder(IndexedSource):
         if not names:
             return ""
         later = [name for name in self.classes if os.fsdecode(name) > names[0]]
-        shift = f"{len(later):,} of ours higher, from {printable(later[0])} on" if later else "ours alike"
+        shift = f"{len(later):,} of these higher, from {printable(later[0])} on" if later else "these alike"
         return (
             f"left out: {', '.join(map(printable, names[:_SHOWN]))}{', ...' * (len(names) > _SHOWN)}. "
-            "torchvision.datasets.ImageFolder would make classes of such folders with images (hidden ones, those of a "
-            f"system, and links to folders that are read already), and number {shift}"
+            "torchvision.datasets.ImageFolder would treat such folders with images as classes (hidden folders, system "
+            f"folders, and links to folders that are already read), and number {shift}"
         )
 
     def _describe_left_out_images(self) -> str:
-        """Describe the files in our classes that only ImageFolder accepts."""
+        """Describe the files in class folders that only ImageFolder accepts."""
         lost = {reason: self.skipped[reason] for reason in (HIDDEN_IMAGES, KNOWN_FOLDER) if reason in self.skipped}
         if not lost:
             return ""
@@ -125,7 +126,7 @@ def _open_index(root: bytes, follow_symlinks: bool, rescan: bool) -> Samples:
 def name_index(root: bytes, *, follow_symlinks: bool) -> bytes:
     """Return the file name of the index of `root`: a digest of its real path, its inode and the scan's option.
 
-    The inode distinguishes copies at the same path on the machines of a cluster that share a home.
+    The inode distinguishes copies at the same path on the machines of a cluster with a shared home.
     """
     digest = hashlib.blake2b(os.path.realpath(root), digest_size=16)
     digest.update(b"\0%d %d" % (os.stat(root).st_ino, follow_symlinks))

@@ -1,4 +1,4 @@
-"""Serves the samples of an index as a source: reads them one at a time, from files that must be unchanged."""
+"""A source of indexed samples, read one at a time from files that must be unchanged."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from penstock.loaders.system.saved_columns import drop_index
 from penstock.pipelines.errors import LoaderError, count_text, size_text
 from penstock.pipelines.native.rows import Names, Rows
 
-# An image of 100 megapixels, which is pipelines' limit, takes up to 400 MB uncompressed.
+# An image of 100 megapixels, the limit of pipelines, takes up to 400 MB uncompressed.
 MAX_FILE_BYTES = 512 << 20
 
 
 class IndexedSource:
-    """Read samples from where an index says that they are; a file that has changed since is refused.
+    """A source of samples at the places in an index; a file that has changed since is refused.
 
     Pickles as the name and digest of its index, which each worker maps.
 
     Args:
-        samples: where they lie.
+        samples: the index.
         max_file_bytes: a larger sample is refused before it is read.
-        reopen: makes this source again from the data as it is now, from its files too if `rescan`; not in a worker.
-        is_listed: whether a table or listing says which samples there are, so that only reopening shows a change.
-        root: stands in for the folder that was indexed.
+        reopen: makes this source again from the current data, with a new scan of files if `rescan`; not in a worker.
+        is_listed: whether the samples come from a table or listing, so that only reopening shows a change.
+        root: replaces the folder that was indexed.
         base: folder to which names of samples are relative; None for names that are whole paths.
-        one_class: why all samples are of one class, in words.
+        one_class: why all samples are in one class, in words.
 
     Attributes:
         classes: class names, by class number.
@@ -43,8 +43,8 @@ class IndexedSource:
         content: hex digest that also covers the versions of containers.
         skipped: reason -> number of entries that were found but skipped.
         num_bytes: bytes of all samples.
-        retries: reads that were repeated because of transient failures.
-        root: the folder of the containers; there is no such attribute if they lie in none.
+        retries: number of reads repeated because of transient failures.
+        root: the folder of the containers; the attribute is missing if they have none.
     """
 
     root: bytes
@@ -68,13 +68,13 @@ class IndexedSource:
         self.content, self.num_bytes, self.retries = header.content, header.num_bytes, 0
         if samples.has_folders:
             self.root = self.samples.root
-        self._names = self.samples.names()  # the same object each time: the native library looks at it once
+        self._names = self.samples.names()  # the same object each time: the native library examines it only once
 
     def __len__(self) -> int:
         return len(self.samples)
 
     def read(self, index: int) -> bytes:
-        """Read the encoded image `index`; b"" for an empty file. Transient failures are retried, counted in `retries`.
+        """Read the encoded image `index`; b"" for an empty file. Retries transient failures, counted in `retries`.
 
         Raises LoaderError: E-MISSING, E-CHANGED (size or time of the file differ from the index), E-ACCESS, E-READ,
         E-BOMB for more than max_file_bytes; IndexError.
@@ -83,19 +83,19 @@ class IndexedSource:
         number, start, size = self.samples.place(index)
         name, file_size, version = self.samples.container(number)
         if not self.samples.has_ranges:
-            name = path  # of a subclass perhaps another place, with the same files
+            name = path  # a subclass may have another path to the same files
         if size > self._max_file_bytes:
             raise oversize_error(size, self._max_file_bytes, index, path)
         try:
             return with_retries(lambda: read_unchanged(name, file_size, version.number, start, size), self._count_retry)
         except OSError as error:
             raise read_error(error, path).locate(sample=index) from error
-        except LoaderError as error:  # an index that is outdated
+        except LoaderError as error:  # the index is outdated
             drop_index(self.samples.file)
             raise error.locate(sample=index) from None
 
     def locate(self, indices: npt.NDArray[np.int64], rows: Rows) -> Names:
-        """Fill `rows` with the places of images `indices`; one larger than max_file_bytes stays ELSEWHERE."""
+        """Fill `rows` with the places of images `indices`; images over max_file_bytes stay ELSEWHERE."""
         self.samples.locate(indices, rows, self._max_file_bytes)
         return self._names
 
@@ -103,7 +103,7 @@ class IndexedSource:
         return self.samples.labels_of(indices)
 
     def path(self, index: int) -> bytes:
-        """Return what error texts call image `index`: the path of its container, and behind a colon its key."""
+        """Return the name of image `index` in error texts: the path of its container, with its key after a colon."""
         if not 0 <= index < len(self):
             raise IndexError(f"image {index} of {len(self)}")
         samples = self.samples
@@ -111,7 +111,7 @@ class IndexedSource:
         return path + b":" + samples.key(index) if samples.has_ranges else path
 
     def name(self, index: int) -> bytes:
-        """Return the name of image `index` wherever its data set lies: its key, or its path relative to the base."""
+        """Return a name of image `index` that moves with the data set: its key, or its path relative to the base."""
         path = self.path(index)
         return self.samples.key(index) if self.samples.has_ranges else self._below_base(path)
 
@@ -120,33 +120,33 @@ class IndexedSource:
         return path if base is None else path.removeprefix(as_prefix(base))
 
     def ranges(self, indices: Iterable[int]) -> Iterator[tuple[bytes, int, int]]:
-        """Yield where images `indices` lie: path of the container, offset, bytes."""
+        """Yield the places of images `indices`: path of the container, offset, bytes."""
         for number, start, size in map(self.samples.place, indices):
             yield self.samples.container(number).name, start, size
 
     def count_missing(self, indices: npt.NDArray[np.int64]) -> int:
-        """Count the images `indices` (int64 [n]) whose files were not there when they were indexed."""
+        """Count the images `indices` (int64 [n]) with files that were missing when they were indexed."""
         return int(np.count_nonzero(self.samples.versions[self.samples.container_of(indices)] == MISSING.number))
 
     def is_unchanged(self) -> bool:
-        """Return whether every container is as it was when it was indexed.
+        """Return whether all containers are unchanged since they were indexed.
 
-        Opening compares only a sample of many files, because each is compared again when it is read. A cache is read
-        instead of the files, so its check compares all.
+        Opening compares only a sample of many files, because each is compared again when it is read. This check
+        compares all, because a cache is read instead of the files.
         """
         return is_unchanged(self.samples)
 
     def refreshed(self) -> IndexedSource:
-        """Return this source if the data is unchanged, otherwise one of the data as it is now."""
+        """Return this source if the data is unchanged, otherwise a source of the current data."""
         is_listed = self._about["is_listed"]
-        is_same = (self.samples.is_saved or not is_listed) and self.is_unchanged()  # else all is looked up anyway
+        is_same = (self.samples.is_saved or not is_listed) and self.is_unchanged()  # else all is looked up again
         if is_same and not is_listed:
             return self
         again = self._reopen(rescan=not is_same)
         return self if again.content == self.content else again
 
     def describe(self) -> str:
-        """Return one line: images, classes, bytes, containers, what was skipped."""
+        """Return one line with images, classes, bytes, containers and skipped entries."""
         kind, count = self.samples.header.kind, self.samples.num_containers
         where = f"{count:,} {kind if count != 1 else kind.removesuffix('s')}" if kind else ""
         return describe_images(self, self.num_bytes, self._about["one_class"], where)
@@ -159,16 +159,16 @@ class IndexedSource:
 
 
 def _make_again(kind: type[IndexedSource], samples: Samples, limit: int, about: dict[str, Any]) -> IndexedSource:
-    """Make the source in another process, which does not look at the data; `kind` may read in a way of its own."""
+    """Make the source in another process without checking the data; subclasses `kind` may read differently."""
     source = kind.__new__(kind)
     IndexedSource.__init__(source, samples, limit, **about)
     return source
 
 
 def describe_images(source: Source, num_bytes: int, one_class: str, where: str = "") -> str:
-    """Return one line: images, classes, bytes, `where` they are, what was skipped.
+    """Return one line with images, classes, bytes, place (`where`) and skipped entries.
 
-    one_class: why all images are of one class, in words.
+    one_class: why all images are in one class, in words.
     """
     images, classes = count_text(len(source), "image"), count_text(len(source.classes), "class")
     if source.classes == (ONE_CLASS,):
@@ -177,7 +177,7 @@ def describe_images(source: Source, num_bytes: int, one_class: str, where: str =
 
 
 def oversize_error(size: int, limit: int, sample: int, path: bytes) -> LoaderError:
-    """Return the error of an encoded image that is too large to be one."""
+    """Return the error for an encoded image that is too large."""
     cause = f"the file has {size:,} bytes, more than max_file_bytes={limit:,}"
     fix = f"open_source(folder, max_file_bytes={size}) if it is an image, or remove the file"
     return LoaderError("E-BOMB", cause, fix=fix, sample=sample, path=path)

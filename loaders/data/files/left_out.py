@@ -1,4 +1,4 @@
-"""Counts what was found and is not served, by reason, and warns of it once."""
+"""Reasons for files and samples that are left out, and one warning about them."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def _suffixes(names: str) -> frozenset[str]:
 JPEG_SUFFIXES = _suffixes(_JPEG)
 IMAGE_SUFFIXES = JPEG_SUFFIXES | _suffixes("png webp bmp gif tif tiff")
 UNREAD_SUFFIXES = _suffixes(_UNREAD)  # images that this package does not decode; ImageFolder accepts the first two
-# What stands next to images and describes them: labels, texts, tables, logs, programs.
+# Files that accompany images: labels, texts, tables, logs, programs.
 _SIDECAR_SUFFIXES, _SIDECAR_NAMES = _suffixes(_SIDECAR), frozenset(_SIDECAR_STEMS.split())
-PARTS = frozenset(os.fsencode(name) for name in _PART_FOLDERS.split())  # folders that hold the parts of samples
+PARTS = frozenset(os.fsencode(name) for name in _PART_FOLDERS.split())  # folders with parts of samples
 
 _SPLITS = frozenset({b"train", b"training", b"val", b"valid", b"validation", b"test", b"testing"})
 _SHOWN = 5  # names in a warning
 
-# Reasons, as describe() shows them.
+# Reasons as shown by describe().
 SIDECAR, NO_SUFFIX, UNKNOWN_SUFFIX, UNREAD_FORMAT = "other suffix", "no suffix", "unknown suffix", "format not read"
 HIDDEN, HIDDEN_IMAGES, NOT_REGULAR = "hidden", "hidden with images", "not a regular file"
 LINK, BROKEN_LINK = "link", "broken link"
@@ -50,7 +50,7 @@ NO_ROW_IMAGE, NO_ROW_LABEL = "row without an image", "row without a label"
 NO_LABEL = "sample without a label"
 NO_IMAGE, OTHER_IMAGE, NO_SAMPLES = "sample without an image", "other image of a sample", "tar without samples"
 
-# Reason -> how a warning counts it (one of them, what follows), and what to do. What is not here is not warned of.
+# Reason -> words of the warning (singular noun, text after it) and the fix. Other reasons give no warning.
 _WARNED = {
     BESIDE_CLASSES: ("image", f" {BESIDE_CLASSES}", "move them into the folder of their class, or {instead}"),
     UNREAD_FORMAT: ("image", " of a format that is not read", "convert them to JPEG or PNG"),
@@ -59,29 +59,29 @@ _WARNED = {
     NOT_REGULAR: ("special file", "", ""),
     LINK: ("symbolic link", "", "write the tar again with --dereference"),
     BROKEN_LINK: ("broken link", "", ""),
-    UNREADABLE: ("unreadable path", "", "give this user the right to read them"),
-    VANISHED: ("path", " that vanished meanwhile", ""),
+    UNREADABLE: ("unreadable path", "", "give this user read access"),
+    VANISHED: ("path", " that vanished during the scan", ""),
     NO_ROW_IMAGE: ("row", " without an image", ""),
     NO_ROW_LABEL: ("row", " without a label", ""),
     NO_LABEL: ("sample", " without a label", ""),
     NO_IMAGE: ("sample", " without an image", ""),
-    OTHER_IMAGE: ("other image", " of samples", "name the suffix of the images with image="),
+    OTHER_IMAGE: ("other image", " of samples", "set the suffix of the images with image="),
     NO_SAMPLES: ("tar", " without samples", ""),
 }
 
 
 def is_image_name(name: str) -> bool:
-    """Return whether a file's suffix is that of a format that is read."""
+    """Return whether a file has the suffix of a supported image format."""
     return name[name.rfind(".") :].lower() in IMAGE_SUFFIXES
 
 
 def explain_name(name: str) -> str:
-    """Return the reason for which a file is left out that is_image_name does not accept."""
+    """Return why a file is left out that is_image_name does not accept."""
     lower = name.lower()
     stem, dot, suffix = lower.rpartition(".")
     if dot + suffix in UNREAD_SUFFIXES:
         return UNREAD_FORMAT
-    is_meta = name[:2] == name[-2:] == "__"  # which WebDataset skips, too
+    is_meta = name[:2] == name[-2:] == "__"  # WebDataset skips these too
     if dot + suffix in _SIDECAR_SUFFIXES or (stem or lower) in _SIDECAR_NAMES or is_meta:
         return SIDECAR
     return UNKNOWN_SUFFIX if dot else NO_SUFFIX
@@ -96,10 +96,10 @@ def warn_of_left_out(
     rename: str = "give images the suffix of their format, or pass a list of (path, label)",
     unsaid: Collection[str] = (),
 ) -> None:
-    """Warn once of all that is left out, with one name for each reason; hidden files and sidecars are excepted.
+    """Warn once of everything left out, with one example per reason; except hidden files and sidecars.
 
-    skipped, examples: as of ImagesHeader. where: what is opened, as text. instead: what else to do with images next to
-    class folders. rename: what to do about suffixes. unsaid: reasons that are not warned of.
+    skipped, examples: as in ImagesHeader. where: the opened data, as text. instead: alternative fix for images next to
+    class folders. rename: fix for suffixes. unsaid: reasons without a warning.
     """
     parts, fixes = [], dict[str, None]()
     for reason, (noun, rest, fix) in _WARNED.items():
@@ -113,10 +113,10 @@ def warn_of_left_out(
 
 
 def warn_of_parts(classes: Sequence[bytes], where: str, instead: str = "pass the folder of one of them") -> None:
-    """Warn of class folders that are called as parts of the data are, or as parts of its samples."""
+    """Warn of class folders that are named like parts of the data, or like parts of samples."""
     lower, names = {name.lower() for name in classes}, " and ".join(map(printable, classes[:_SHOWN]))
     if len(classes) > 1 and _SPLITS.issuperset(lower):
         warn_user(f"{where}: its classes are {names}: {instead}, if these are parts of the data")
     if len(classes) > 1 and PARTS.issuperset(lower):
-        fix = "pass the folder of the images, if the others hold their labels or masks"
+        fix = "pass the folder of the images, if the others contain their labels or masks"
         warn_user(f"{where}: its classes are {names}: {fix}")

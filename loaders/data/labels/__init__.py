@@ -1,1 +1,1 @@
-"""Labels of every kind: how classes are numbered, and where other labels are kept."""
+"""Labels of every kind: the numbering of classes, and the storage of other labels."""

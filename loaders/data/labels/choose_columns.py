@@ -1,4 +1,4 @@
-"""Chooses the columns of a table that hold images and labels: one list of their names for all formats."""
+"""Chooses a table's image and label columns; all formats share one list of known names."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from penstock.pipelines.errors import printable
 from penstock.pipelines.messages.checked import shown
 from penstock.pipelines.messages.user_warnings import warn_user
 
-# In the order in which they are looked for, in any case. file_name is that of Hugging Face's metadata.csv.
+# In search order, in upper or lower case. file_name is used in Hugging Face's metadata.csv.
 IMAGE_COLUMNS: tuple[str, ...] = ("image", "path", "file", "file_name", "filename", "filepath", "img", "image_path")
 IMAGE_COLUMNS += ("jpg", "jpeg", "png", "webp", "image_bytes", "bytes", "picture", "photo")
 LABEL_COLUMNS = ("label", "labels", "fine_label", "class", "target", "cls", "label_id", "class_id", "category", "y")
-PATH_COLUMNS = frozenset({"path", "file", "file_name", "filename", "filepath", "image_path"})  # of no images themselves
-_RARE = ("labels", "fine_label", "cls", "label_id", "class_id")  # which tables of paths know last
+PATH_COLUMNS = frozenset({"path", "file", "file_name", "filename", "filepath", "image_path"})  # never images themselves
+_RARE = ("labels", "fine_label", "cls", "label_id", "class_id")  # last in tables of paths
 TABLE_LABELS = sorted(LABEL_COLUMNS, key=_RARE.__contains__)
-Name = TypeVar("Name")  # of a column: text, or what a data frame has
+Name = TypeVar("Name")  # name of a column: text, or another object in a data frame
 _FLOAT = ":float"
 
 
@@ -30,16 +30,17 @@ def choose_columns(
 ) -> tuple[Name, Name | dict[str, Name] | None]:
     """Return the names of the columns of image paths and of labels: None for no labels, a dict for several.
 
-    columns: all names. image, label: what the user asked for; None for the first that has a name in common use. A list
-    or dict of columns is of several labels. where: what messages call the table. labels: told which labels have
-    ":float" behind their columns. Raises ValueError. Warns if labels may have been overlooked.
+    columns: all names. image, label: the user's options; None for the first column with a known name. A list or dict of
+    columns gives several labels. where: the table's name in messages. labels: receives the labels with ":float" after
+    their columns. Raises ValueError. Warns if labels may have been overlooked.
     """
     label, floats = split_floats(label, columns)
     if labels is not None:
         labels.expect_floats(floats)
     paths = find_named(IMAGE_COLUMNS, columns) if image is None else _find_given("image", image, columns, where)
     if paths is None:
-        raise ValueError(f"no column of {where} is known to hold images: {_suggest('image', IMAGE_COLUMNS, columns)}")
+        columns_text = _suggest("image", IMAGE_COLUMNS, columns)
+        raise ValueError(f"no column of {where} has a known name for images: {columns_text}")
     others = [name for name in columns if name != paths]
     several = name_columns(label)
     if several is not None:
@@ -47,7 +48,7 @@ def choose_columns(
         return paths, {name: _find_given("label", column, columns, where) for name, column in several.items()}
     found = find_named(TABLE_LABELS, others) if label is None else _find_given("label", label, columns, where)
     if found is None and others:
-        text = f"no column of {where} is known to hold labels, so its images are of one class"
+        text = f"no column of {where} has a known name for labels, so all images are in one class"
         warn_user(f"{text}: {_suggest('label', LABEL_COLUMNS, others)}")
     refuse_twins([paths, found], columns)
     return paths, found
@@ -61,13 +62,13 @@ def _find_given(option: str, wanted: object, columns: Sequence[Name], where: str
 
 
 def find_named(known: Iterable[str], columns: Sequence[Name]) -> Name | None:
-    """Return the column that has the first of the `known` names, in whatever case; None for none."""
+    """Return the column with the first of the `known` names, in upper or lower case; None if there is none."""
     by_name = {str(name).lower(): name for name in reversed(columns)}
     return next((by_name[name] for name in known if name in by_name), None)
 
 
 def _suggest(option: str, wanted: Sequence[str], columns: Sequence[object]) -> str:
-    """List the columns, and the one whose name is nearest to one that was wanted."""
+    """Return a text with the columns, and the one most similar to a wanted name."""
     names = [str(name) for name in columns]
     mark = next((mark for mark in ";|\t" if len(names) == 1 and mark in names[0]), None)
     if mark is not None:
@@ -84,27 +85,27 @@ def _suggest(option: str, wanted: Sequence[str], columns: Sequence[object]) -> s
 
 
 def name_columns(label: object) -> dict[str, object] | None:
-    """Return the columns of several named labels by name; None if the option `label` is no list or dict of columns."""
+    """Return the columns of several labels by name; None if the option `label` is not a list or dict of columns."""
     if not isinstance(label, (list, tuple, Mapping)):
         return None
     named = dict(label) if isinstance(label, Mapping) else {str(column): column for column in label}
     if not named or not all(isinstance(name, str) and name for name in named) or len(named) < len(label):
-        raise ValueError(f"label must be a column, or several with names of their own, got {shown(label)}")
+        raise ValueError(f"label must be a column, or several with different names, got {shown(label)}")
     return named
 
 
 def refuse_twins(chosen: Iterable[object], columns: Collection[object]) -> None:
-    """Raise ValueError if several of a table's columns have one of the names `chosen`, since either may be meant."""
+    """Raise ValueError if several of a table's columns share one of the names `chosen`, which is ambiguous."""
     names = list(columns)
     twin = next((name for name in chosen if names.count(name) > 1), None)
     if twin is not None:
-        raise ValueError(f"{names.count(twin)} columns of the table are called {shown(twin)}: give each its own name")
+        raise ValueError(f"{names.count(twin)} columns of the table are named {shown(twin)}: rename all but one")
 
 
 def split_floats(label: object, columns: Collection[object]) -> tuple[object, frozenset[str]]:
-    """Return the option `label` without ":float" behind columns, and the names of the labels that have it.
+    """Return the option `label` without ":float" after columns, and the names of the labels that have it.
 
-    columns: all that there are; one that is really called so is meant itself.
+    columns: all column names; a column with ":float" in its own name is used as it is.
     """
 
     def is_float(column: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Numbers classes: the one rule by which labels, and the classes of boxes, become class numbers."""
+"""Numbers classes: converts labels and the classes of boxes to class numbers."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from penstock.loaders.data.labels.row_errors import Fail
 from penstock.pipelines.errors import printable
 from penstock.pipelines.messages.checked import near_name, shown
 
-# Each class has a name, which every process holds: a larger number is an identifier, not a class number.
+# Each class has a name, which every process stores: a larger number is an identifier, not a class number.
 MAX_CLASSES = 1 << 20
 ClassLabel = str | int
-Classes = tuple[bytes, ...] | dict[str, tuple[bytes, ...] | None] | None  # class names, or those of each label
+Classes = tuple[bytes, ...] | dict[str, tuple[bytes, ...] | None] | None  # class names, or class names for each label
 
 
 def number_labels(
     labels: Sequence[ClassLabel], classes: tuple[bytes, ...] | None, fail: Fail
 ) -> tuple[npt.NDArray[np.int32], tuple[bytes, ...]]:
-    """Return the class number of each of some distinct labels, all integers or all strings, and the class names.
+    """Return the class numbers of distinct labels, all integers or all strings, and the class names.
 
     Integers are class numbers. Strings are class names, numbered in sorted order or as `classes` lists them.
     """
@@ -34,7 +34,7 @@ def number_labels(
 
 
 def checked_classes(classes: object) -> tuple[bytes, ...] | None:
-    """Return the option `classes`. Raises ValueError for what is no list of names: a set has no order, for example."""
+    """Return the option `classes`. Raises ValueError unless it is a list of names; a set, for example, has no order."""
     if classes is None:
         return None
     others = (str, bytes, set, frozenset, Mapping)
@@ -47,16 +47,16 @@ def checked_classes(classes: object) -> tuple[bytes, ...] | None:
 
 
 def checked_classes_by_label(classes: object) -> Classes:
-    """Return the option `classes`, or a dict of such by the names of labels, read once. Raises ValueError."""
+    """Return the option `classes`: names, or a dict of names by label, read only once. Raises ValueError."""
     if not isinstance(classes, Mapping):
         return checked_classes(classes)
     if any(isinstance(names, (str, bytes, int)) for names in classes.values()):  # {"cat": 0}, {0: "cat"}
-        raise ValueError(f"classes must be a list of class names, or such by label, got {shown(classes)}")
+        raise ValueError(f"classes must be a list of class names, or a dict of lists by label, got {shown(classes)}")
     return {name: checked_classes(names) for name, names in classes.items()}
 
 
 def checked_names(names: object) -> tuple[bytes, ...] | None:
-    """Return class names by number, of a list or of a dict of number -> name; None for None. Raises ValueError."""
+    """Return class names by number, from a list or a dict of number -> name; None for None. Raises ValueError."""
     if names is None:
         return None
     listed = names.tolist() if hasattr(names, "tolist") else names  # an array, or a column of a data frame
@@ -72,10 +72,10 @@ def checked_names(names: object) -> tuple[bytes, ...] | None:
 def number_boxes(
     of_each: Sequence[Sequence[Any]], names: Sequence[str] | Mapping[int, str] | None
 ) -> tuple[npt.NDArray[np.int64], tuple[bytes, ...]]:
-    """Return the class numbers of the boxes of all samples, and what they are called: `names`, or names sorted.
+    """Return the class numbers of the boxes of all samples, and the class names: `names`, or the sorted classes.
 
-    Text of digits is a number, unless `names` has numbers. Raises ValueError for names among numbers, and for a box
-    without a class.
+    Text of digits is a number, unless `names` contains numbers. Raises ValueError for names mixed with numbers, and for
+    a box without a class.
     """
     known = checked_names(names)
     sample_of, labels = [at for at, own in enumerate(of_each) for _ in own], [label for own in of_each for label in own]
@@ -85,7 +85,7 @@ def number_boxes(
 
     missing = next((at for at, label in enumerate(labels) if label is None or label != label), None)  # NaN
     if missing is not None:
-        raise ValueError(has_box(missing, "without a class: give each box one"))
+        raise ValueError(has_box(missing, "without a class: every box needs one"))
     have_numbers = any(WHOLE.fullmatch(os.fsdecode(name)) for name in known or ())
     are_names = [
         isinstance(label, (str, bytes)) and (have_numbers or not WHOLE.fullmatch(os.fsdecode(label)))
@@ -96,12 +96,12 @@ def number_boxes(
     if not all(are_names):
         named, numbered = are_names.index(True), are_names.index(False)
         raise ValueError(
-            f"{has_box(named, f'of the class {shown(labels[named])}')}, and sample {sample_of[numbered]} one of "
-            f"{shown(labels[numbered])}: give all boxes class names, or all class numbers"
+            f"{has_box(named, f'of the class {shown(labels[named])}')}, but sample {sample_of[numbered]} one of "
+            f"{shown(labels[numbered])}: use class names for all boxes, or class numbers for all"
         )
     labels = list(map(os.fsencode, labels))
     known = tuple(sorted(set(labels))) if known is None else known
-    numbers = _look_up(labels, known, "names must be different where boxes have names, got {} twice")
+    numbers = _look_up(labels, known, "names must be different if boxes have names, got {} twice")
     if -1 in numbers:
         at = numbers.index(-1)
         raise ValueError(has_box(at, f"of the unknown class {shown(os.fsdecode(labels[at]))}: add it to names"))
@@ -120,7 +120,7 @@ def _check_box_numbers(
 
 
 def _look_up(names: Sequence[bytes], known: tuple[bytes, ...], rule: str) -> list[int]:
-    """Return the numbers of names, -1 for one that is not `known`. Raises ValueError where two of these are equal."""
+    """Return the numbers of names, -1 for one that is not `known`. Raises ValueError if two `known` names are equal."""
     number_of = {name: number for number, name in enumerate(known)}
     if len(number_of) < len(known):
         twice = next(name for number, name in enumerate(known) if number_of[name] != number)
@@ -134,10 +134,10 @@ def _check_numbers(
     limit = MAX_CLASSES if classes is None else len(classes)
     for at, number in enumerate(labels):
         if number < 0:
-            fix = "number the classes from 0; ask for other numbers by label='COLUMN:float', or pass them as floats"
+            fix = "number the classes from 0; for other numbers use label='COLUMN:float', or pass them as floats"
             raise fail(at, f"label {shown(number)} is negative, so it is not a class number", fix)
         if number >= limit and classes is not None:
-            raise fail(at, f"label {shown(number)} has no name: classes has {limit:,}", "add its name to classes")
+            raise fail(at, f"label {shown(number)} has no name: classes has {limit:,} names", "add its name to classes")
         if number >= limit:
             cause = f"label {shown(number)} is too large for a class number (at most {limit - 1:,})"
             raise fail(at, cause, "list the labels with classes= if they are names, or pass label='COLUMN:float'")
@@ -149,7 +149,7 @@ def _number_names(
     names: Sequence[str], classes: tuple[bytes, ...] | None, fail: Fail
 ) -> tuple[npt.NDArray[np.int32], tuple[bytes, ...]]:
     known = classes or tuple(map(os.fsencode, sorted(names)))
-    rule = "classes must be distinct names where labels are names, and a name occurs twice: {}"
+    rule = "classes must be distinct if labels are names, but a name occurs twice: {}"
     numbers = _look_up(list(map(os.fsencode, names)), known, rule)
     if -1 in numbers:
         at = numbers.index(-1)

@@ -1,4 +1,4 @@
-"""Collects labels of any kind, row after row or many rows at once, in a few bytes per row."""
+"""Collects labels of any kind, row by row or many rows at once, in a few bytes per row."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from penstock.pipelines.messages.user_warnings import warn_user
 
 NUMBER, NAME, FLOAT, VECTOR, SET = "a number", "a name", "a float", "a vector", "a set of names"
 _LARGEST = float(np.finfo(np.float32).max)
-_ONE_KIND = "give all rows labels of one kind"
+_ONE_KIND = "use one kind of label for all rows"
 _LIST_NAMES = "correct it, or list all classes with classes= if they are names"
 _NO_LABEL, _FROM_0 = "no label", "number the classes from 0"
 Indices = npt.NDArray[np.int64]
@@ -29,21 +29,21 @@ _BOOLEAN_CLASSES = (b"False", b"True")
 
 
 class LabelCollector:
-    """Collect one label per row; all rows say of what kind they are, and the class numbers are known at the end.
+    """Collects one label per row; the kind depends on all rows, and class numbers are known at the end.
 
-    Integers are class numbers and strings class names, as number_labels says; floats are numbers, among which integers
-    are numbers too; sequences of numbers are vectors, of strings sets of classes. A string that reads as a number or a
-    list is one (read_text). Errors name the row.
+    Integers are class numbers and strings are class names, as in number_labels; floats are numbers, and integers among
+    them too; sequences of numbers are vectors, sequences of strings are sets of classes. A string that is a number or a
+    list is parsed as one (read_text). Errors name the row.
 
     Args:
-        classes: class names by class number, or of the elements of vectors and sets. Where some of the names are
-            numbers, labels that are numbers are names too.
-        are_names: whether strings are names whatever they look like, as those of folders.
-        are_floats: whether labels are floats, and integers and strings are read as such.
-        name: of the labels, for errors.
+        classes: class names by class number, or names of the elements of vectors and sets. If some of the names are
+            numbers, labels that are numbers are also names.
+        are_names: whether strings are always names, like those of folders.
+        are_floats: whether labels are floats; integers and strings are then converted.
+        name: name of the labels, for errors.
 
     Attributes:
-        keeps_numbers: whether integers are class numbers, whatever the classes are called.
+        keeps_numbers: whether integers are class numbers even if class names are numbers.
     """
 
     def __init__(
@@ -53,32 +53,32 @@ class LabelCollector:
         self._listed = frozenset(self._classes or ())
         self._lists_numbers = any(is_number(os.fsdecode(known)) for known in self._listed)
         self._declared: tuple[bytes, ...] | None = None
-        self._disagree = False  # whether what is declared contradicts itself
+        self._disagree = False  # whether the declarations contradict each other
         self.keeps_numbers = False
         if are_floats:
             self.expect_floats()
-        self._codes: dict[ClassLabel, int] = {}  # label, or member of a set -> its number among those seen
-        self._code_of_raw: dict[object, int] = {}  # string or integer as the rows have it -> that number
-        self._firsts: list[tuple[Fail, int]] = []  # where each occurs first
+        self._codes: dict[ClassLabel, int] = {}  # label, or member of a set -> its number in order of occurrence
+        self._code_of_raw: dict[object, int] = {}  # string or integer as in the rows -> that number
+        self._firsts: list[tuple[Fail, int]] = []  # first occurrence of each
         self._code_of, self._numbers, self._counts = array("I"), array("f"), array("I")
         self._kind, self._first, self._width = "", "", 0
         self._looked_up: set[int] = set()  # integers that may be among the names
-        self._num_rows, self._missing = 0, array("Q")  # the rows that have no label
+        self._num_rows, self._missing = 0, array("Q")  # the rows without a label
         self._first_missing: tuple[Fail, int, str] | None = None
 
     def __len__(self) -> int:
         return self._num_rows
 
     def expect_floats(self) -> None:
-        """Read labels as floats from now on."""
+        """Convert labels to floats from now on."""
         if self._classes is not None:
-            raise ValueError("labels that are asked for as floats cannot have classes: leave out one of the two")
+            raise ValueError("float labels cannot have classes: leave out ':float' or classes")
         self._are_floats = True
 
     def declare(self, names: Sequence[object]) -> None:
-        """Say in which order the data itself has the names of its classes, as categories and dictionaries do.
+        """Set the data's own order of class names, as in categories and dictionaries.
 
-        Nothing is said by numbers, nor where `classes` are given. How a label is read does not depend on it.
+        Ignored for numbers, or if `classes` are given. It does not change how a label is parsed.
         """
         texts = [name.strip() for name in names if isinstance(name, str)]
         if self._are_floats or self._classes or len(texts) < len(names) or all(map(is_number, texts)):
@@ -122,7 +122,7 @@ class LabelCollector:
         self._first_missing = self._first_missing or (fail, row, cause)
 
     def _read(self, label: object, fail: Fail, row: int) -> object:
-        """Return a label as None, a string that is a name, an integer, a float or a collection of these."""
+        """Return a label as None, a name (str), an integer, a float or a collection of these."""
         plain = plain_label(label)
         if self._are_names and isinstance(plain, str):
             return plain or None
@@ -154,7 +154,7 @@ class LabelCollector:
         return plain
 
     def _refuse_for_float(self, label: object, fail: Fail, row: int) -> None:
-        """Raise the error of a label that is not a number where floats are asked for."""
+        """Raise the error for a label that is not a number if floats are requested."""
         if self._are_floats:
             raise self._error(fail, row, f"label {shown(label)} is not a number", "correct it, or leave out ':float'")
 
@@ -171,11 +171,11 @@ class LabelCollector:
     def _add_float(self, number: float, label: object, fail: Fail, row: int) -> None:
         if self._classes is not None:
             if not number.is_integer():
-                fix = "leave out classes for numbers that are served as they are"
+                fix = "leave out classes to serve the numbers unchanged"
                 raise self._error(fail, row, f"label {shown(number)} is not a class", fix)
             self._add_class(int(number), label, fail, row)
             return
-        if self._kind == NUMBER:  # of the class numbers so far numbers are made
+        if self._kind == NUMBER:  # convert the class numbers so far to floats
             values = np.array([float(known) for known in self._codes], np.float32)
             self._numbers.frombytes(values[np.frombuffer(self._code_of, np.uint32)].tobytes())
             self._kind, self._codes, self._code_of, self._code_of_raw = FLOAT, {}, array("I"), {}
@@ -197,7 +197,7 @@ class LabelCollector:
         self._add_values(numbers[np.newaxis], members, fail, [row])
 
     def begin(self, there: npt.NDArray[np.bool_], fail: Fail, rows: Indices) -> None:
-        """Begin to add the labels of many `rows`, of which those `there` have one: add_coded and so on take these."""
+        """Begin to add labels of many `rows`; only those marked in `there` have one, and add_coded etc. add them."""
         gaps, first = np.flatnonzero(~there), self._num_rows
         if len(gaps):
             self._miss((gaps + first).tolist(), fail, int(rows[gaps[0]]), _NO_LABEL)
@@ -205,7 +205,7 @@ class LabelCollector:
         self._of_rows, self._rows, self._places = fail, rows[there], np.flatnonzero(there) + first
 
     def add_coded(self, labels: Sequence[object], codes: npt.NDArray[np.integer]) -> None:
-        """Add labels: `codes` [n] say which of the distinct `labels`."""
+        """Add labels: `codes` [n] are indices into the distinct `labels`."""
         fail, firsts = self._of_rows, _find_firsts(codes, len(labels))
         seen = np.argsort(firsts, kind="stable")
         found: dict[int, Any] = {}
@@ -236,7 +236,7 @@ class LabelCollector:
     def add_sets(
         self, labels: Sequence[ClassLabel], codes: npt.NDArray[np.integer], counts: npt.NDArray[np.integer]
     ) -> None:
-        """Add sets of classes: how many members each has, and which of the distinct `labels` all members are."""
+        """Add sets of classes: `counts` are their sizes, `codes` are indices of all members into distinct `labels`."""
         if not len(counts):
             return
         self._refuse_for_float(labels, self._of_rows, int(self._rows[0]))
@@ -267,14 +267,14 @@ class LabelCollector:
         width = math.prod(values.shape[1:])
         self._width = self._width or width
         if width != self._width:
-            cause = f"a vector of {width} numbers, the first one has {self._width}"
-            raise self._error(fail, int(rows[0]), cause, "give all rows vectors of one length, or names")
+            cause = f"a vector of {width} numbers, but the first one has {self._width}"
+            raise self._error(fail, int(rows[0]), cause, "use vectors of one length in all rows, or names")
         with np.errstate(over="ignore"):
             floats = values.astype(np.float32)
         wrong = np.flatnonzero(~np.isfinite(floats.reshape(len(floats), -1)).all(1))
         if len(wrong):
             cause = f"label {shown(values[wrong[0]].tolist())} is not a finite number"
-            raise self._error(fail, int(rows[int(wrong[0])]), cause, "leave the row out, or give it a number")
+            raise self._error(fail, int(rows[int(wrong[0])]), cause, "leave out the row, or correct its label")
         self._numbers.frombytes(floats.tobytes())
 
     def _code(self, label: ClassLabel, fail: Fail, row: int) -> int:
@@ -284,11 +284,11 @@ class LabelCollector:
         return code
 
     def _code_member(self, name: ClassLabel, fail: Fail, row: int) -> int:
-        """Return the number of a member of a set; white space around its name does not count, unless that is listed."""
+        """Return the number of a member of a set; white space around its name is ignored, unless it is listed so."""
         if isinstance(name, str) and os.fsencode(name) not in self._listed:
             name = name.strip()
         if name == "":
-            raise self._error(fail, row, "a list of labels holds an empty name", "leave it out: no classes are []")
+            raise self._error(fail, row, "a list of labels contains an empty name", "leave it out: no classes are []")
         return self._code(name, fail, row)
 
     def _take_kind(self, kind: str, label: object, fail: Fail, row: int) -> None:
@@ -305,7 +305,7 @@ class LabelCollector:
         return self._error(*self._firsts[at], cause, fix)
 
     def find_missing(self) -> npt.NDArray[np.bool_]:
-        """Return which rows have no label: null, NaN, an empty text, or class number -1 (bool [rows])."""
+        """Return the rows without a label (bool [rows]): null, NaN, an empty text, or class number -1."""
         missing = np.zeros(self._num_rows, bool)
         missing[np.frombuffer(self._missing, np.uint64).astype(np.int64)] = True
         if self._kind == NUMBER and min(self._codes) == -1:
@@ -314,19 +314,19 @@ class LabelCollector:
         return missing
 
     def missing_error(self, fix: str) -> Exception:
-        """Return the error of the first row that has no label, with the number of such rows."""
+        """Return the error for the first row without a label, with the number of such rows."""
         count = int(self.find_missing().sum())
         said = "" if count == 1 else f"; {count:,} of {self._num_rows:,} rows have none"
         if self._first_missing is not None:
             fail, row, cause = self._first_missing
             return self._error(fail, row, f"{cause}{said}", fix)
-        cause = f"label -1 is negative, which stands for no label{said}"
+        cause = f"label -1 is negative, which means no label{said}"
         return self._fail(self._codes[-1], cause, f"{_FROM_0}; {fix}")
 
     def finish(self, kept: npt.NDArray[np.bool_]) -> StoredValues:
-        """Return the labels of the rows that are `kept`, all of which have one (bool [rows]).
+        """Return the labels of the rows `kept` (bool [rows]), which all have one.
 
-        Raises the error of a row whose label is none of `classes`.
+        Raises the error of a row with a label that is not in `classes`.
         """
         names = self._classes or ()
         kept = np.delete(kept, np.frombuffer(self._missing, np.uint64).astype(np.int64))
@@ -334,13 +334,13 @@ class LabelCollector:
             values = np.frombuffer(self._numbers, np.float32)
             values = values if self._kind == FLOAT else values.reshape(-1, self._width)
             if names and values.shape[1:] != (len(names),):
-                raise ValueError(f"classes must name the {self._width} elements of a label, got {len(names)} names")
+                raise ValueError(f"classes must name all {self._width} elements of a label, got {len(names)} names")
             return StoredValues(values[kept], names)
         labels = list(self._codes)
         if self._kind == SET:
             numbers, classes = number_labels(labels, self._classes or _in_order(labels), self._fail)
             if not classes:
-                raise ValueError("labels must name at least one class, and all of their sets are empty")
+                raise ValueError("labels must name at least one class, but all their sets are empty")
             sets, rows = np.zeros((len(kept), -(-len(classes) // 8)), np.uint8), np.arange(len(kept))
             members = numbers[np.frombuffer(self._code_of, np.uint32)]
             places = np.repeat(rows, self._counts), members >> 3
@@ -350,12 +350,12 @@ class LabelCollector:
         if self._kind == NAME and self._declared is not None:
             known = self._declared_order(labels)
         if self._kind == NUMBER and min(labels) == -1:
-            labels[self._codes[-1]] = max(0, *labels)  # no row of it is kept
+            labels[self._codes[-1]] = max(0, *labels)  # no kept row has it
         elif (
             not self._are_names
             and all(label in BOOLEANS for label in labels)
             and not (known and all(os.fsencode(str(label)) in known for label in labels))
-        ):  # truth values alone, and not class names that are listed
+        ):  # only truth values, which are not listed as class names
             labels, known = [BOOLEANS[str(label)] for label in labels], known or _BOOLEAN_CLASSES
         if self._kind == NAME and self._looked_up and max(self._looked_up) < len(names):
             self._warn_of_two_meanings(list(map(os.fsdecode, names)))
@@ -363,28 +363,28 @@ class LabelCollector:
         return StoredValues(numbers[np.frombuffer(self._code_of, np.uint32)][kept], classes)
 
     def _warn_of_two_meanings(self, names: Sequence[str]) -> None:
-        """Warn of integers that were found among the names, and could as well be class numbers, other ones."""
+        """Warn of integers that were found among the names, but could also be different class numbers."""
         found = [number for number in sorted(self._looked_up) if number >= 0 and names[number] != str(number)]
         if found and all(map(is_number, names)) and str(found[0]) in names:
             warn_user(
-                f"label {found[0]} is read as the class called '{found[0]}', which classes= lists as class "
+                f"label {found[0]} is read as the class named '{found[0]}', which classes= lists as class "
                 f"{names.index(str(found[0]))}: leave out classes= if the labels are class numbers"
             )
 
     def _declared_order(self, labels: Collection[ClassLabel]) -> tuple[bytes, ...] | None:
-        """Return the names as the data declares them; None and a warning if it contradicts itself."""
+        """Return the names declared by the data; None and a warning if they contradict each other."""
         assert self._declared is not None
         if not self._disagree and {os.fsencode(str(label)) for label in labels} <= set(self._declared):
             return self._declared
         warn_user(
-            f"{f'{self._name}: ' * bool(self._name)}the dictionaries of the labels differ from part to part, so the "
+            f"{f'{self._name}: ' * bool(self._name)}the dictionaries of the labels differ between parts, so the "
             "classes are sorted by name: pass classes= for another order"
         )
         return None
 
 
 def _in_order(labels: Sequence[ClassLabel]) -> tuple[bytes, ...] | None:
-    """Return names of which each is a number by their value; None for others."""
+    """Return names sorted by value if all are numbers; otherwise None."""
     names = [name for name in labels if isinstance(name, str) and name.isdecimal()]
     if not names or len(names) < len(labels):
         return None
@@ -392,7 +392,7 @@ def _in_order(labels: Sequence[ClassLabel]) -> tuple[bytes, ...] | None:
 
 
 def _find_firsts(codes: npt.NDArray[np.integer], count: int) -> npt.NDArray[np.int64]:
-    """Return where each of `count` codes occurs first; the number of codes for one that does not."""
+    """Return the first position of each of `count` codes; the number of codes for one that does not occur."""
     firsts = np.full(count, len(codes), np.int64)
     firsts[codes[::-1]] = np.arange(len(codes))[::-1]
     return firsts

@@ -1,4 +1,4 @@
-"""Collects the labels of rows: one each or several by name, and what becomes of rows that have none."""
+"""Collects the labels of rows, one each or several by name, and handles rows without a label."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from penstock.pipelines.messages.user_warnings import warn_user
 
 RAISE, LEAVE_OUT = "raise", "leave_out"
 _NO_LABELS = "pass label=None if the images have no labels"
-_FEW_ROWS = 16  # of which each may well have a class of its own
+_FEW_ROWS = 16  # so few rows may each have a different class
 
 
 class LabelRows:
-    """Collect the labels of rows: one each, or dicts of several by name.
+    """Collects the labels of rows: one each, or dicts of several by name.
 
     Args:
         classes: class names, or a dict of them by the labels' names.
-        are_names: as of LabelCollector.
+        are_names: as in LabelCollector.
         floats: names of the labels that are floats.
         missing_labels: "raise", or "leave_out" for rows without a label: null, NaN, an empty text, class number -1.
-        fix: what to do about such rows, in the error.
+        fix: the advice for such rows in the error.
 
     Attributes:
-        left_out: which rows are left out, bool [rows], known after finish(); False where rows have no labels.
+        left_out: the rows left out, bool [rows], known after finish(); False if rows have no labels.
     """
 
     def __init__(
@@ -56,14 +56,14 @@ class LabelRows:
         return len(next(iter(self._columns.values()), ()))
 
     def expect_floats(self, names: Collection[str]) -> None:
-        """Read the labels called `names` as floats."""
+        """Convert the labels called `names` to floats."""
         self._floats |= frozenset(names)
         for name in names:
             if name in self._columns:
                 self._columns[name].expect_floats()
 
     def declare_categories(self, columns: Mapping[str, object]) -> None:
-        """Take the order of names from these columns, where they have categories, as those of pandas and polars."""
+        """Take the order of class names from the categories of these columns, as in pandas and polars."""
         self._categories = {name: _categories_of(column) for name, column in columns.items()}
 
     def column(self, name: str = ALONE) -> LabelCollector:
@@ -88,25 +88,25 @@ class LabelRows:
             for name in labels:
                 self.column(name)
         if labels.keys() != self._columns.keys():
-            cause = f"labels {shown(sorted(labels))}, the first row has {shown(sorted(self._columns))}"
-            raise fail(row, cause, "give every row the same labels")
+            cause = f"labels {shown(sorted(labels))}, but the first row has {shown(sorted(self._columns))}"
+            raise fail(row, cause, "every row needs the same labels")
         for name, column in self._columns.items():
             column.add(labels[name], fail, row)
 
     def finish(self, wanted: npt.NDArray[np.bool_] | None = None) -> Labels:
-        """Return all labels by name, of the rows that are not left out; nothing where rows have none.
+        """Return all labels by name, without the rows left out; empty if rows have no labels.
 
-        wanted: the rows whose labels are returned, bool [rows]; all by default.
+        wanted: the rows to return, bool [rows]; all by default.
         Raises ValueError, and as LabelCollector.finish; the error of the first row without a label.
         """
         needless = sorted(name for name in self._classes if name not in self._columns and self._classes[name])
         if needless and not self._columns:
-            raise ValueError("classes must come with labels, and there are none: pass label=, or no classes")
+            raise ValueError("classes needs labels, but there are none: pass label=, or leave out classes")
         if needless:
             raise ValueError(
                 f"classes must be a dict by the names of the labels, {shown(sorted(self._columns))}"
                 if needless == [ALONE]
-                else f"classes has names for {shown(needless)}, which are no labels"
+                else f"classes has names for {shown(needless)}, which are not labels"
             )
         missing = {column: column.find_missing() for column in self._columns.values()}
         for rows in missing.values():
@@ -121,7 +121,7 @@ class LabelRows:
 
 
 def warn_of_rare_classes(labels: npt.NDArray[np.integer], classes: Collection[bytes]) -> None:
-    """Warn of class names of which most occur once, as in a column of texts that are no classes."""
+    """Warn if most class names occur once, as in a column of texts that are not classes."""
     if len(labels) < _FEW_ROWS or 2 * len(classes) <= len(labels) or all(name.isdigit() for name in classes):
         return
     counts = np.bincount(labels)
@@ -130,14 +130,14 @@ def warn_of_rare_classes(labels: npt.NDArray[np.integer], classes: Collection[by
         first = shown(os.fsdecode(next(iter(classes))))
         warn_user(
             f"the labels of {len(labels):,} samples are {len(counts):,} different names, such as {first}, and each is "
-            "a class: name another column with label= if these are texts, or list the names with classes="
+            "a class: choose another column with label= if these are texts, or list the names with classes="
         )
 
 
 def _categories_of(column: object) -> list[object]:
-    """Return the categories of a column of pandas, or of an Enum of polars, in their order; none of another column."""
+    """Return the categories of a pandas column, or of a polars Enum, in order; none for other columns."""
     kind = getattr(column, "dtype", None)
     found = getattr(kind, "categories", None)
     if found is None or (type(kind).__name__ == "Categorical" and not hasattr(kind, "ordered")):
-        return []  # polars' Categorical numbers them in the order in which any frame met them
+        return []  # polars' Categorical orders them by first occurrence in any frame
     return list(found)

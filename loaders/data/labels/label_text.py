@@ -1,4 +1,4 @@
-"""Reads a label: the one rule, for every container, by which it is a number, a list, a name, or missing."""
+"""Parses a label, by the same rule for every container: a number, a list, a name, or missing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 WHOLE = re.compile(r"[+-]?[0-9]+")
-# What a person takes for a number: a decimal comma, thousands, units of shares and money, several without brackets.
+# Texts that look like numbers: a decimal comma, thousands, percent and currency signs, several without brackets.
 _DIGITS = r"([0-9]{1,3}(\.[0-9]{3})+(,[0-9]*)?|[0-9]+([,' _\u00a0][0-9]+)*(\.[0-9]*)?,?|[.,][0-9]+)"
 _NEARLY = re.compile(
     rf"[$\u20ac\u00a3\u00a5]?\s*[-+\u2212]?\s*{_DIGITS}([eE][-+]?[0-9]+)?\s*[%\u2030$\u20ac\u00a3\u00a5]?"
@@ -21,10 +21,10 @@ _NEARLY = re.compile(
     r"|=?b?(?P<mark>['\"])\s*[-+]?[0-9.]*[0-9]\s*(?P=mark)"  # in quotes
     r"|<NA>"
 )
-# How Python, numpy and torch print a value, which is no name: tensor(3), np.int64(3), array(['a']), set().
+# Values as Python, numpy and torch print them, which are not names: tensor(3), np.int64(3), array(['a']), set().
 _PRINTED = re.compile(r"(tensor|array|set|frozenset|Decimal|(np|numpy|torch)\.\w+)\(.*\)", re.DOTALL)
-_NO_COMMA = re.compile(r"['\"]\s+\w?['\"]")  # between texts of a list: numpy prints ['a' 'b']
-_LONGEST = 400  # a longer text is not looked at for a number: Python reads 4,300 digits at most
+_NO_COMMA = re.compile(r"['\"]\s+\w?['\"]")  # between the texts of a list: numpy prints ['a' 'b']
+_LONGEST = 400  # longer texts are not checked for numbers: Python parses at most 4,300 digits
 BOOLEANS = {"False": 0, "True": 1, "false": 0, "true": 1, "FALSE": 0, "TRUE": 1}
 _MISSING = ("NAType", "NaTType")  # of pandas
 
@@ -35,11 +35,11 @@ def is_number(text: str) -> bool:
 
 
 def read_text(text: str) -> object:
-    """Return the label that a text is: None, an int, a float, a list, or a name (str), without white space around it.
+    """Return the label in a text: None, an int, a float, a list, or a name (str), without surrounding white space.
 
-    An empty text is missing. 7 is an int, 7.0 and 7e0 are floats; a list is written as JSON or Python writes it. Raises
+    An empty text is missing. 7 is an int, 7.0 and 7e0 are floats; a list is in the syntax of JSON or Python. Raises
     ValueError for a text that is nearly a number or a list, such as 1,5 and 5% and [1 2], for nan and inf, for other
-    values that Python, numpy or torch have printed ({'a', 'b'}, tensor(3)), and for several lines.
+    values printed by Python, numpy or torch ({'a', 'b'}, tensor(3)), and for several lines.
     """
     text = text.strip()
     if not text:
@@ -60,7 +60,7 @@ def read_text(text: str) -> object:
 
 
 def plain_label(label: Any) -> object:
-    """Return a label as None if it is missing, or as a string, an int, a float, or what else Python has for it.
+    """Return a label as None if it is missing, or as a string, an int, a float, or another Python object.
 
     Booleans are the names True and False.
     """
@@ -100,7 +100,7 @@ def _is_nearly_number(text: str) -> bool:
 
 
 def _read_values(text: str) -> Iterator[tuple[bool, object]]:
-    """Yield what a text is as JSON, with True, and as Python's literal, with False, where it is that."""
+    """Yield (True, value) if the text is JSON, then (False, value) if it is a Python literal."""
     for read in (json.loads, ast.literal_eval):
         with contextlib.suppress(ValueError, SyntaxError, RecursionError, MemoryError):
             yield read is json.loads, read(text)

@@ -1,4 +1,4 @@
-"""Adds labels of any kind to the images of a source, which the workers never see."""
+"""Adds labels of any kind to the images of a source; workers never see these labels."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from penstock.loaders.data.sources.step import Step
 from penstock.pipelines.messages.checked import shown
 from penstock.pipelines.messages.user_warnings import warn_user
 
-_NO_LABEL = "give every sample a label, or serve those that have one by subset="
+_NO_LABEL = "give every sample a label, or select the labelled ones with subset="
 
 
 def serve_labels(source: Source, index: SavedColumns | None, *, has_list: bool = True) -> Source:
     """Return `source` with the labels in `index`, if there is one.
 
-    Warn of texts that are hardly classes, unless the user listed these (`has_list`).
+    Warn of texts that are unlikely to be classes, unless the user listed the classes (`has_list`).
     """
     served = source
     if index is not None:
@@ -44,25 +44,25 @@ def serve_labels(source: Source, index: SavedColumns | None, *, has_list: bool =
 
 
 def warn_of_lost_labels(source: Source) -> None:
-    """Warn of a cache whose labels are of other kinds than class numbers, which only its source has."""
+    """Warn of a cache if its source's labels are not class numbers: they are not in the cache."""
     if source.classes == (NOT_CLASSES,) and not has_targets(source):
         warn_user(
-            "the labels of this data are no class numbers, and a cache does not hold them: pass what it was built from "
-            "with cache=..., or with_labels(cache, labels)",
+            "these labels are not class numbers, and caches store class numbers only: pass the source that it was "
+            "built from with cache=..., or with_labels(cache, labels)",
         )
 
 
 def warn_of_no_labels(source: Source) -> None:
-    """Warn of data without labels, whose images are all of one class."""
+    """Warn of data without labels: all images are in one class."""
     if source.classes == (ONE_CLASS,) and not has_targets(source):
         warn_user(
-            "the data has no labels, so all of them are 0: pass (path, label) for each image, name the place of labels "
-            "with label=, or use with_labels(source, labels)",
+            "the data has no labels, so all labels are 0: pass (path, label) for each image, set the place of the "
+            "labels with label=, or use with_labels(source, labels)",
         )
 
 
 def are_targets(labels: object) -> bool:
-    """Return whether labels are something else than class numbers: floats, vectors, names, or a dict of labels."""
+    """Return whether labels are not class numbers: floats, vectors, names, or a dict of labels."""
     if isinstance(labels, dict):
         return True
     if isinstance(labels, (list, tuple)):
@@ -72,7 +72,7 @@ def are_targets(labels: object) -> bool:
 
 
 def count_labels(labels: object) -> int | None:
-    """Return how many labels with_labels is given; None for a function, and for columns of different lengths."""
+    """Return the number of labels passed to with_labels; None for a function or columns of different lengths."""
     if isinstance(labels, Mapping):
         counts = set(map(count_labels, labels.values()))
         return counts.pop() if len(counts) == 1 else None
@@ -80,15 +80,15 @@ def count_labels(labels: object) -> int | None:
 
 
 def names_numbers(classes: object) -> bool:
-    """Return whether the option `classes` has names that are numbers, in which numbers are looked up."""
+    """Return whether the option `classes` has names that are numbers; number labels are then looked up in it."""
     return any(is_number(os.fsdecode(name)) for name in checked_classes(classes) or ())
 
 
 def label_source(source: Source, labels: Any, classes: object = None) -> Source:
-    """Return `source` with other labels, as with_labels takes them. Raises ValueError."""
+    """Return `source` with other labels, as with_labels accepts them. Raises ValueError."""
     listed = checked_classes_by_label(classes)
     if isinstance(labels, Mapping) and not all(hasattr(column, "__len__") for column in labels.values()):
-        raise ValueError("labels must be one per sample, a dict of such, or a function of a sample's name")
+        raise ValueError("labels must be one per sample, a dict of such labels, or a function of a sample's name")
     if callable(labels):
         labels = call_by_name(source, labels, "labels")
     if not isinstance(labels, Mapping):
@@ -98,19 +98,20 @@ def label_source(source: Source, labels: Any, classes: object = None) -> Source:
         raise ValueError(f"labels must have names that are strings, got {shown(list(labels))}")
     of = {} if listed is None else listed
     if not isinstance(of, Mapping) or not of.keys() <= labels.keys():
-        raise ValueError("classes of several named labels must be a dict by their names")
+        raise ValueError("classes for several labels must be a dict by the labels' names")
     index = keep_labels({name: _read_named(name, labels[name], len(source), of) for name in labels})
     return serve_labels(source, index, has_list=listed is not None)
 
 
 def read_labels(labels: Any, num_samples: int, classes: Classes = None) -> Labels:
-    """Return labels as they are kept, one per sample, or several by name where each is a dict. Raises ValueError."""
+    """Return labels in their stored form, one per sample, or several by name if each is a dict. Raises ValueError."""
     if hasattr(labels, "detach"):
         labels = labels.detach().cpu()
     if np.ma.is_masked(labels):
-        labels = labels.tolist()  # None for what is masked
+        labels = labels.tolist()  # None for masked values
     if isinstance(labels, (str, bytes)):
-        raise ValueError(f"labels must be one per sample, got {shown(labels)}: a table of paths and labels is a source")
+        fix = "open a table of paths and labels as a source"
+        raise ValueError(f"labels must be one per sample, got {shown(labels)}: {fix}")
     if not hasattr(labels, "__len__") or len(labels) != num_samples:
         count = f"{len(labels):,}" if hasattr(labels, "__len__") else shown(labels)
         raise ValueError(f"labels must be one per sample ({num_samples:,}), got {count}")
@@ -153,5 +154,5 @@ def _read_named(
 
 
 def _fail(row: int, cause: str, fix: str | None = None) -> ValueError:
-    """Return the error of the label of a sample."""
+    """Return the error for a sample's label."""
     return ValueError(f"sample {row}: {cause}{f': {fix}' if fix else ''}")

@@ -1,4 +1,4 @@
-"""Labels of all samples: class numbers, numbers, vectors, or sets of classes, kept next to an index of images."""
+"""Labels of all samples: class numbers, numbers, vectors, or sets of classes, stored next to an index of images."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from penstock.loaders.data.samples.samples import Samples
 from penstock.loaders.data.samples.samples_writer import SamplesWriter
 from penstock.loaders.data.sources.contract import ONE_CLASS
 
-ALONE = ""  # the name of labels that have none
-# The class of all images whose labels are of another kind: a cache, which holds class numbers, keeps this name.
+ALONE = ""  # the name of unnamed labels
+# The class of all images if labels are not class numbers; a cache, which stores class numbers only, keeps this name.
 NOT_CLASSES = b"(labels are not classes)"
-Labels = Mapping[str, StoredValues]  # by name; those that have no name are ALONE
+Labels = Mapping[str, StoredValues]  # by name; ALONE for unnamed labels
 
 
 def split_classes(labels: Labels, num_samples: int) -> tuple[npt.NDArray[np.int32], tuple[bytes, ...], Labels]:
-    """Return class numbers (int32 [n]), class names, and labels of other kinds, which have one class number, 0.
+    """Return class numbers (int32 [n]), class names, and labels of other kinds; those have the class number 0.
 
-    An index of images holds class numbers; SavedColumns next to it holds the others. No labels are one class.
+    An index of images contains class numbers; SavedColumns next to it contain the others. No labels give one class.
     """
     alone = labels.get(ALONE)
     if alone is not None and alone.are_classes:
@@ -31,7 +31,7 @@ def split_classes(labels: Labels, num_samples: int) -> tuple[npt.NDArray[np.int3
 
 
 def take_labels(writer: SamplesWriter, labels: Labels, kept: npt.NDArray[np.int64]) -> Labels:
-    """Keep the samples `kept` (int64 [n]) of an index, with their `labels`; return those that are not class numbers."""
+    """Keep the samples `kept` (int64 [n]) of an index, with `labels`; return the labels that are not class numbers."""
     writer.labels, classes, others = split_classes(labels, len(kept))
     writer.classes = list(classes)
     writer.keep(kept)
@@ -39,7 +39,7 @@ def take_labels(writer: SamplesWriter, labels: Labels, kept: npt.NDArray[np.int6
 
 
 def keep_labels(labels: Labels, name: bytes | None = None) -> SavedColumns:
-    """Write labels to a file in the user's cache folder, or in memory without a `name`, and map it."""
+    """Write labels to a file in the user's cache folder, or to memory without a `name`, and map it."""
     digest = hashlib.blake2b(b"penstock labels 2", digest_size=16)
     for called, (values, classes) in sorted(labels.items()):
         digest.update(repr((called, values.dtype.str, values.shape, classes)).encode())
@@ -55,5 +55,5 @@ def save_with_labels(name: bytes | None, writer: SamplesWriter, labels: Labels) 
 
 
 def next_to(name: bytes) -> bytes:
-    """Return the name of the file of labels that belongs to the saved index `name`."""
+    """Return the name of the label file of the saved index `name`."""
     return name.removesuffix(b".index") + b"_labels.index"

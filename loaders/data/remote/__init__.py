@@ -1,1 +1,1 @@
-"""Data in object storage: requests ahead of their use, retries, a local copy."""
+"""Data in object storage: requests ahead of use, retries, a local copy."""

@@ -1,4 +1,4 @@
-"""Fetches ranges of objects ahead of their use: many requests at a time, neighbours in one, within a limit of bytes."""
+"""Fetches ranges of objects ahead of use: in parallel, neighbours in one request, within a limit of bytes."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from penstock.loaders.data.remote.object_store import Deadline, ObjectStore
 from penstock.loaders.data.samples.version import Version
 from penstock.pipelines.errors import LoaderError
 
-MAX_GAP_BYTES = 64 << 10  # between ranges that one request reads: costs less than another request
+MAX_GAP_BYTES = 64 << 10  # gap between ranges in one request: costs less than another request
 MAX_REQUEST_BYTES = 4 << 20
 
 
 class Range(NamedTuple):
-    """Name the bytes of a sample.
+    """The bytes of a sample.
 
     Attributes:
         sample: index of the sample.
-        url: the object.
-        start: offset of its bytes there.
+        url: URL of the object.
+        start: offset of the bytes in the object.
         size: number of bytes.
-        version: of the object.
-        is_early: whether it is let go from memory once it is kept, because it is needed much later.
+        version: version of the object.
+        is_early: whether to free its memory once it is in the local copy, because it is needed much later.
     """
 
     sample: int
@@ -38,14 +38,13 @@ class Range(NamedTuple):
 
 
 class Fetcher:
-    """Fetch samples that are announced, and hand each out once; threads of one process share it.
+    """Fetches announced samples and returns each once; shared by the threads of a process.
 
     Args:
-        store: what reads objects.
-        requests: requests under way at a time.
-        bytes_ahead: bytes that are announced and not yet taken; more are not accepted, except for a batch that is
-            needed now.
-        local: where samples that came are stored, if there is a local copy.
+        store: reads the objects.
+        requests: number of concurrent requests.
+        bytes_ahead: limit of bytes announced and not yet taken; only a batch that is needed now may exceed it.
+        local: local copy that stores fetched samples, if there is one.
     """
 
     def __init__(self, store: ObjectStore, requests: int, bytes_ahead: int, local: LocalCopy | None = None) -> None:
@@ -53,7 +52,7 @@ class Fetcher:
         self._num_threads = requests
         self._pool: ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
-        self._coming: dict[int, tuple[Range, Future[memoryview], int]] = {}  # by sample, with how often it is wanted
+        self._coming: dict[int, tuple[Range, Future[memoryview], int]] = {}  # by sample, with the number of takers
         self._ahead = 0
         forgetting.add(self)
 
@@ -63,7 +62,7 @@ class Fetcher:
         return self._ahead < self._bytes_ahead
 
     def announce(self, ranges: Sequence[Range]) -> None:
-        """Begin to fetch samples; one that is on its way already is only counted."""
+        """Begin to fetch samples; one that is already being fetched is only counted."""
         new: dict[Range, Future[memoryview]] = {}
         with self._lock:
             for wanted in ranges:
@@ -87,16 +86,16 @@ class Fetcher:
             known = self._coming.get(wanted.sample)
         if known is None:
             found = None if self._local is None else self._local.read(wanted.sample)
-            if found is not None:  # it was let go since the caller looked
+            if found is not None:  # freed since the caller checked
                 return memoryview(found)
             self.announce([wanted])
             with self._lock:
                 known = self._coming.get(wanted.sample)
-            if known is None:  # forget() came between
+            if known is None:  # forget() was called in between
                 return self.take(wanted)
         try:
             return known[1].result()
-        except CancelledError:  # by forget()
+        except CancelledError:  # cancelled by forget()
             return self.take(wanted)
         finally:
             self._let_go(wanted.sample, known[1])
@@ -107,7 +106,7 @@ class Fetcher:
             return [sample in self._coming for sample in samples]
 
     def forget(self) -> None:
-        """Forget what was announced and not taken; requests under way end by themselves, others do not begin."""
+        """Forget samples announced and not taken; running requests finish, others do not begin."""
         with self._lock:
             for _, future, _ in self._coming.values():
                 future.cancel()
@@ -117,9 +116,9 @@ class Fetcher:
     def _let_go(self, sample: int, future: Future[memoryview]) -> None:
         with self._lock:
             known = self._coming.get(sample)
-            if known is None or known[1] is not future:  # let go or forgotten, and perhaps announced again
+            if known is None or known[1] is not future:  # freed or forgotten, and perhaps announced again
                 return
-            if known[2] > 1 and not (future.done() and future.exception()):  # a failure may heal until the next time
+            if known[2] > 1 and not (future.done() and future.exception()):  # a failed one is fetched again
                 self._coming[sample] = (*known[:2], known[2] - 1)
                 return
             del self._coming[sample]
@@ -135,7 +134,7 @@ class Fetcher:
         try:
             data = read_joined(self._store, [wanted for wanted, _ in request], deadline)
         except LoaderError as error:
-            for one in request:  # each for itself, so that one bad sample does not take its neighbours with it
+            for one in request:  # one by one, so that a bad sample does not fail its neighbours
                 if len(request) > 1 and deadline.allows_attempt():
                     self._fetch([one], deadline)
                 else:
@@ -150,16 +149,16 @@ class Fetcher:
             try:
                 is_kept = bool(self._local and own.nbytes and self._local.keep(wanted.sample, own, wanted.is_early))
                 is_let_go = is_kept and wanted.is_early
-                # A copy, so that the last sample of a request does not hold the memory of all.
+                # A copy, so that the last sample of a request does not keep the memory of all.
                 future.set_result(own if len(request) == 1 or is_let_go else memoryview(bytes(own)))
                 if is_let_go:
                     self._let_go(wanted.sample, future)
-            except BaseException as error:  # such as a warning that is an error here: nobody must wait forever
+            except BaseException as error:  # such as a warning turned into an error: nobody may wait forever
                 future.set_exception(error)
 
 
 def join_neighbours(ranges: Iterable[Range]) -> list[list[Range]]:
-    """Join ranges of one object that lie close together, each list a request."""
+    """Join neighbouring ranges of an object; each list is a request."""
     joined: list[list[Range]] = []
     for own in sorted(ranges, key=lambda each: (each.url, each.start)):
         if joined:
@@ -180,7 +179,7 @@ def read_joined(store: ObjectStore, ranges: Sequence[Range], deadline: Deadline 
     return memoryview(part.data).cast("B")
 
 
-forgetting: weakref.WeakSet[Any] = weakref.WeakSet()  # what has forget(), to be called when the interpreter ends
+forgetting: weakref.WeakSet[Any] = weakref.WeakSet()  # objects with forget(), called when the interpreter ends
 
 
 def _forget_all() -> None:
@@ -188,5 +187,5 @@ def _forget_all() -> None:
         one.forget()
 
 
-# The interpreter ends only after all that was given to a pool: without this it would first fetch what nobody takes.
+# The interpreter waits for all tasks of a pool: without this it would first fetch samples that nobody takes.
 threading._register_atexit(_forget_all)  # type: ignore[attr-defined]

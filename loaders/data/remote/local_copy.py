@@ -1,4 +1,4 @@
-"""Keeps fetched samples on a local disk, shared by all processes of a machine, within a limit of bytes."""
+"""Stores fetched samples on a local disk, shared by all processes of a machine, within a limit of bytes."""
 
 from __future__ import annotations
 
@@ -22,22 +22,21 @@ from penstock.pipelines.messages.user_warnings import warn_user
 
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2  # flags of fallocate(2)
 _PAGE = mmap.PAGESIZE
-_BYTES_PER_CALL = 4096  # to read so many more takes about as long as one more call
+_BYTES_PER_CALL = 4096  # reading this many more bytes takes about as long as another call
 _RECORD = np.dtype([("crc", "<u4"), ("present", "u1")])
 Index = npt.NDArray[np.int64]
 
 
 class LocalCopy:
-    """Store samples at the place that they have in the containers, laid end to end in one sparse file.
+    """Stores samples at their offsets in the concatenated containers, in one sparse file.
 
-    A table holds for each sample its CRC-32 and whether it is there; it is written after the bytes, so that a process
-    that is killed leaves at most bytes that nobody uses. Every read checks the CRC. What came first stays, because an
-    epoch asks for each sample once: no choice of what to drop gives more hits than the share that fits. Threads and
-    processes may share a folder.
+    A table contains each sample's CRC-32 and whether it is present; it is written after the bytes, so that a killed
+    process leaves at most unused bytes. Every read checks the CRC. The first samples stay, because an epoch reads each
+    sample once: no eviction policy gives more hits than the share that fits. Threads and processes may share a folder.
 
     Args:
-        folder: where the copy of this data set lies; made if missing.
-        limit: bytes on disk, about.
+        folder: folder of this data set's copy; made if missing.
+        limit: approximate number of bytes on disk.
 
     Attributes:
         fd: descriptor of the file with the samples, open while this object lives.
@@ -48,7 +47,7 @@ class LocalCopy:
         self._bases = np.concatenate([np.zeros(1, np.int64), np.cumsum(samples.container_sizes, dtype=np.int64)])
         self._samples = samples
         self._is_full, self._reserved = False, 0
-        self._passing = set[int]()  # samples of this process in what is reserved
+        self._passing = set[int]()  # samples of this process in the reserved room
         self._lock = threading.Lock()
         try:
             os.makedirs(folder, mode=0o700, exist_ok=True)
@@ -58,12 +57,13 @@ class LocalCopy:
             weakref.finalize(self, os.close, self._table_fd).atexit = False
         except OSError as error:
             fix = "free disk space, or pass another local_cache folder, on a local disk"
-            raise LoaderError("E-NOSPC", f"cannot keep a local copy: {error.strerror}", fix=fix, path=folder) from error
+            cause = f"cannot store a local copy: {error.strerror}"
+            raise LoaderError("E-NOSPC", cause, fix=fix, path=folder) from error
 
     def records(self, samples: Index) -> npt.NDArray[Any]:
-        """Return `crc` and `present` of `samples` (int64 [n]), read by pread: another program may cut the file.
+        """Return `crc` and `present` of `samples` (int64 [n]), read by pread: another program may truncate the file.
 
-        A mapped table would end the process then. What lies behind the end of the file is not there.
+        A mapped table would then crash the process. Samples beyond the end of the file are not present.
         """
         size, count = _RECORD.itemsize, len(samples)
         if not count:
@@ -78,23 +78,23 @@ class LocalCopy:
         os.pwrite(self._table_fd, np.array((crc, present), _RECORD).tobytes(), sample * _RECORD.itemsize)
 
     def has(self, samples: Index) -> npt.NDArray[np.bool_]:
-        """Return which of `samples` (int64 [n]) are there."""
+        """Return which of `samples` (int64 [n]) are present."""
         present: npt.NDArray[np.bool_] = self.records(samples)["present"] == 1
         return present
 
     def stays(self, samples: Index) -> npt.NDArray[np.bool_]:
-        """Return which of `samples` (int64 [n]) are there, and not only until they are read."""
+        """Return which of `samples` (int64 [n]) are present and stay so after they are read."""
         return self.has(samples) & [sample not in self._passing for sample in samples.tolist()]
 
     def offsets(self, samples: Index) -> Index:
-        """Return where `samples` (int64 [n]) begin in the file."""
+        """Return the offsets of `samples` (int64 [n]) in the file."""
         found: Index = self._bases[self._samples.container_of(samples)] + self._samples.starts(samples)
         return found
 
     def read(self, sample: int) -> bytes | None:
-        """Return the bytes of a sample; None if they are not there, or damaged, in which case they are dropped.
+        """Return the bytes of a sample; None if they are missing or damaged. Damaged bytes are dropped.
 
-        A sample that lies in what is reserved is dropped once it is read.
+        A sample in the reserved room is dropped once it is read.
         """
         one = np.array([sample], np.int64)
         record = self.records(one)[0]
@@ -111,9 +111,9 @@ class LocalCopy:
         return data if is_sound else None
 
     def keep(self, sample: int, data: memoryview, is_early: bool = False) -> bool:
-        """Store the bytes of a sample while there is room, `is_early` in what is reserved; return whether it is there.
+        """Store a sample's bytes if there is room, `is_early` in the reserved room; return whether it is present.
 
-        Warns (UserWarning) once of a disk that takes no more.
+        Warns (UserWarning) once if the disk is full.
         """
         one = np.array([sample], np.int64)
         limit = self._limit - data.nbytes - (0 if is_early else self._reserved)
@@ -131,9 +131,9 @@ class LocalCopy:
                     done += os.pwrite(self.fd, data[done:], offset + done)
                 self._record(sample, crc, 1)
             except OSError as error:
-                self._is_full = True  # the stream goes on without
+                self._is_full = True  # the stream continues without a copy
                 self._drop(sample)
-                reason = f"the local copy in {printable(self.folder)} takes no more samples: {error.strerror}"
+                reason = f"the local copy in {printable(self.folder)} cannot store more samples: {error.strerror}"
             else:
                 return True
         warn_user(reason)
@@ -141,13 +141,13 @@ class LocalCopy:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes that the copy takes on disk, those of other processes included."""
+        """Bytes of the copy on disk, including those of other processes."""
         return os.fstat(self.fd).st_blocks * 512
 
     def reserve(self, num_bytes: int) -> bool:
-        """Reserve room for samples that are stored before they are needed; return whether there may be twice as much.
+        """Reserve room for samples stored before they are needed; return whether the limit allows twice as much.
 
-        Nothing is reserved where all data fits. If the copy is too full, samples are dropped.
+        Nothing is reserved if all data fits. If the copy is too full, samples are dropped.
         """
         has_room = self._limit >= int(self._bases[-1]) or 2 * num_bytes <= self._limit
         if has_room and self._limit < int(self._bases[-1]) and num_bytes != self._reserved:
@@ -162,8 +162,8 @@ class LocalCopy:
         return has_room and not self._is_full
 
     def _drop(self, sample: int) -> None:
-        """Take a sample out of the table, and give its blocks back."""
-        with contextlib.suppress(OSError):  # a full disk: what is read is compared with its CRC
+        """Remove a sample from the table and free its blocks."""
+        with contextlib.suppress(OSError):  # a full disk: reads still check the CRC
             self._record(sample, 0, 0)
         self._passing.discard(sample)
         begin = int(self.offsets(np.array([sample], np.int64))[0])
@@ -171,7 +171,7 @@ class LocalCopy:
         if _punch_hole(self.fd, begin, end - begin):
             self._is_full = True
             return
-        for page in {begin // _PAGE, (end - 1) // _PAGE}:  # shared with neighbours, of which none may be there
+        for page in {begin // _PAGE, (end - 1) // _PAGE}:  # shared with neighbours, which may all be absent
             if not any(os.pread(self.fd, _PAGE, page * _PAGE)):
                 _punch_hole(self.fd, page * _PAGE, _PAGE)
 
@@ -181,7 +181,7 @@ def _open(path: bytes) -> int:
 
 
 def _pread(fd: int, size: int, offset: int) -> bytes:
-    """Read `size` bytes; those that the file does not have, or that the disk cannot read, are zeros."""
+    """Return `size` bytes; missing or unreadable bytes are zeros."""
     try:
         data = os.pread(fd, size, offset)
     except OSError:
@@ -190,7 +190,7 @@ def _pread(fd: int, size: int, offset: int) -> bytes:
 
 
 def _punch_hole(fd: int, offset: int, size: int) -> int:
-    """Make a part of a file zeros without blocks on the disk; return 0, or -1 where the disk cannot."""
+    """Replace part of a file by zeros without blocks on disk; return 0, or -1 if the disk cannot do this."""
     return int(_find_fallocate()(fd, _KEEP_SIZE | _PUNCH_HOLE, offset, size))
 
 

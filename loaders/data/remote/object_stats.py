@@ -15,16 +15,16 @@ from penstock.loaders.data.samples.samples import Samples
 from penstock.loaders.data.samples.version import MISSING
 
 REMOTE_THREADS = 64
-Listed = Mapping[bytes, RemoteObject | None]  # what is known already of objects, by URL
+Listed = Mapping[bytes, RemoteObject | None]  # known sizes and versions of objects, by URL
 NONE_LISTED: Listed = MappingProxyType({})
 
 
 def stat_places(
     prefix: bytes, chunks: Iterable[list[bytes]], show: Show = lambda done: None, listed: Listed = NONE_LISTED
 ) -> Stats:
-    """Return sizes and versions of prefix + name, files or objects, as stat_files does.
+    """Return sizes and versions of the files or objects prefix + name, as stat_files does.
 
-    Raises LoaderError for storage that fails.
+    Raises LoaderError if the storage fails.
     """
     return stat_objects(prefix, chunks, show, listed) if is_url(prefix) else stat_files(prefix, chunks, show)
 
@@ -32,7 +32,7 @@ def stat_places(
 def stat_objects(
     prefix: bytes, chunks: Iterable[list[bytes]], show: Show = lambda done: None, listed: Listed = NONE_LISTED
 ) -> Stats:
-    """Return sizes and versions of the objects prefix + name, as stat_files does of files."""
+    """Return sizes and versions of the objects prefix + name, as stat_files does for files."""
     sizes, versions, store = array("Q"), array("q"), ObjectStore()
     with ThreadPoolExecutor(REMOTE_THREADS) as pool:
         for names in chunks:
@@ -48,5 +48,5 @@ def stat_objects(
 
 
 def is_current(samples: Samples, *, every: bool = True) -> bool:
-    """Return whether indexed files or objects are as they were then, see is_unchanged."""
+    """Return whether indexed files or objects are unchanged, see is_unchanged."""
     return is_unchanged(samples, every=every, stat=stat_objects if samples.are_objects else stat_files)

@@ -28,24 +28,24 @@ Result = TypeVar("Result")
 _OBSTORE_SCHEMES = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "http", "https")
 _HTTP = ("http", "https")
 _URL = re.compile(rb"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
-# What a sample may take, all attempts together. A server that never answers is given up after 0.3 of it, and asked
-# again; an answer that is only slow then has 0.6.
+# Time limit of a sample for all attempts together. An attempt without an answer ends after 0.3 of it and is repeated;
+# the repetition may take 0.6, for a server that is only slow.
 SAMPLE_TIMEOUT_S = 60.0
 _SHORT, _LONG = 0.3, 0.6
-_RETRY_DELAYS_S = (0.2, 1.0, 4.0, 10.0)  # each times 0.5 to 1.5, so that many clients do not come back at once
-# The folder "new_data" of a console or a tool is an object of its name, or of this one.
+_RETRY_DELAYS_S = (0.2, 1.0, 4.0, 10.0)  # each times 0.5 to 1.5, so that many clients do not retry at once
+# Consoles and tools store an empty folder "new_data" as an object with this name, or with this suffix.
 _FOLDER_MARK = "_$folder$"
-# What a client is made of, besides its address: another one is opened when any of these changes.
+# Settings of a client besides its address: a new client is opened when any of these changes.
 _SETTINGS = ("AWS_", "GOOGLE_", "AZURE_", "MSI_", "IDENTITY_", "HF_")
-_PLAIN = "!$&'()*+,;=:@-._~[]|\\^"  # what obstore does not quote in the path of an HTTP address
+_PLAIN = "!$&'()*+,;=:@-._~[]|\\^"  # characters that obstore does not quote in the path of an HTTP address
 
 
 class RemoteObject(NamedTuple):
-    """Describe an object.
+    """The size and version of an object.
 
     Attributes:
-        size: bytes.
-        version: of its content.
+        size: number of bytes.
+        version: version of its content.
     """
 
     size: int
@@ -53,11 +53,11 @@ class RemoteObject(NamedTuple):
 
 
 class Part(NamedTuple):
-    """Hold a range of an object.
+    """A range of an object.
 
     Attributes:
         data: the bytes, as an object with the buffer protocol.
-        found: the object that they come from.
+        found: the object that contains them.
     """
 
     data: Any
@@ -69,17 +69,17 @@ Listed = tuple[list[str], list[tuple[str, RemoteObject]]]  # folders, objects
 
 
 class Deadline:
-    """Limit the attempts at one read together, from now on, to SAMPLE_TIMEOUT_S."""
+    """A limit of SAMPLE_TIMEOUT_S, from now on, for all attempts of a read together."""
 
     def __init__(self) -> None:
         self._end = time.monotonic() + SAMPLE_TIMEOUT_S
 
     def allows_attempt(self, pause_s: float = 0.0) -> bool:
-        """Whether an attempt that begins `pause_s` from now can end in time."""
+        """Return whether an attempt that begins `pause_s` from now can end in time."""
         return self._end - time.monotonic() - pause_s >= SAMPLE_TIMEOUT_S * _SHORT
 
     def attempt_s(self, number: int) -> float:
-        """Return the seconds that attempt `number`, counted from 0, may take."""
+        """Return the limit in seconds of attempt `number`, counted from 0."""
         long_s = SAMPLE_TIMEOUT_S * _LONG
         return long_s if number and self._end - time.monotonic() >= long_s else SAMPLE_TIMEOUT_S * _SHORT
 
@@ -91,14 +91,14 @@ def is_url(path: bytes) -> bool:
 
 
 class ObjectStore:
-    """Read objects by URL, from several threads; opens one client per bucket or host.
+    """Reads objects by URL, from several threads; opens one client per bucket or host.
 
-    Credentials come from the provider's own chain (environment, files, instance metadata). Counts what it did.
+    Credentials come from the provider's own chain (environment, files, instance metadata).
 
     Attributes:
-        requests: requests that were answered.
-        num_bytes: bytes that came.
-        retries: requests that were repeated.
+        requests: number of requests answered.
+        num_bytes: number of bytes received.
+        retries: number of requests repeated.
     """
 
     def __init__(self) -> None:
@@ -114,12 +114,12 @@ class ObjectStore:
     ) -> Part:
         """Read `size` bytes from `start` on of an object that should have `version`.
 
-        deadline: of the read that this one is a part of. Raises LoaderError: E-MISSING, E-ACCESS, E-READ, E-CHANGED for
-        another version or fewer bytes.
+        deadline: limit of the whole read that this one is part of. Raises LoaderError: E-MISSING, E-ACCESS, E-READ,
+        E-CHANGED for another version or fewer bytes.
         """
 
         def request(limit_s: float) -> Part:
-            # No storage takes a request for nothing.
+            # Storage does not accept a request for 0 bytes.
             client = _client(url)
             part = client.read(url, start, size, limit_s) if size else Part(b"", client.stat(url, limit_s))
             if version is not None and part.found.version != version:
@@ -129,7 +129,7 @@ class ObjectStore:
                 if part.found.size < start + size:
                     cause = f"the object has {part.found.size:,} bytes, fewer than indexed"
                     raise LoaderError("E-CHANGED", cause)
-                raise OSError(f"{got:,} of {size:,} bytes came")
+                raise OSError(f"received {got:,} of {size:,} bytes")
             return part
 
         part = self._try(url, request, deadline)
@@ -139,7 +139,7 @@ class ObjectStore:
         return part
 
     def list_folder(self, url: str) -> Folder:
-        """Return the folders directly below `url`, each with a slash at its end, and the objects there, both sorted."""
+        """Return the folders directly below `url`, each with a slash at the end, and the objects there, both sorted."""
 
         def request(limit_s: float) -> Folder:
             folders, objects = _client(url).list_folder(url, limit_s)
@@ -148,11 +148,11 @@ class ObjectStore:
         return self._try(url, request)
 
     def list(self, url: str) -> dict[str, RemoteObject]:
-        """Return the objects whose names begin with that of `url`, by URL, sorted."""
+        """Return the objects with names that begin with the name in `url`, by URL, sorted."""
         return self._try(url, lambda limit_s: dict(sorted(_client(url).list(url, limit_s))))
 
     def _try(self, url: str, request: Callable[[float], Result], deadline: Deadline | None = None) -> Result:
-        """Return what `request` returns, which takes the seconds that it may last; repeat it while that may help."""
+        """Call `request` with its limit in seconds and return its result; repeat it while that may help."""
         deadline, numbers = deadline or Deadline(), itertools.count()
 
         def attempt() -> Result:
@@ -166,7 +166,7 @@ class ObjectStore:
         def pause(number: int, error: Exception) -> float | None:
             if not isinstance(error.__cause__, Exception) or getattr(error, "code", None) != "E-READ":
                 return None
-            # A busy server is asked as long as there is time.
+            # Requests to a busy server are repeated until the deadline.
             delays_s = _RETRY_DELAYS_S[number : number + 1] or _RETRY_DELAYS_S[-1:] * is_busy(error.__cause__)
             pause_s = sum(delays_s) * random.uniform(0.5, 1.5)  # noqa: S311
             if not delays_s or not deadline.allows_attempt(pause_s):
@@ -178,7 +178,7 @@ class ObjectStore:
         try:
             return with_retries(attempt, pause=pause)
         except LoaderError as error:
-            raise error from None  # the original may hold signed URLs
+            raise error from None  # the original may contain signed URLs
 
     def __reduce__(self) -> tuple[object, ...]:
         return ObjectStore, ()
@@ -188,13 +188,13 @@ _warned_of = set[str]()  # hosts
 
 
 def warn_of_no_version(url: bytes) -> None:
-    """Warn once, in the process of the user, of a storage that tells no versions of its objects."""
+    """Warn once, in the user's process, of a storage that does not report versions of objects."""
     host = urlsplit(url.decode()).netloc
     if host not in _warned_of and multiprocessing.parent_process() is None:
         _warned_of.add(host)
         warn_user(
-            f"the server of {printable(url)} tells no version of its objects, neither ETag nor Last-Modified: one that "
-            "is replaced by another of its size is not noticed, and no local copy is kept"
+            f"the server of {printable(url)} reports no versions of its objects, neither ETag nor Last-Modified: an "
+            "object replaced by another of the same size is not detected, and no local copy is stored"
         )
 
 
@@ -202,14 +202,14 @@ def _client(url: str) -> _Obstore | _Fsspec:
     scheme, host, path, query, _ = urlsplit(url)
     scheme, base = scheme.lower(), ""
     if scheme in _HTTP and quote(unquote(path), safe=f"/{_PLAIN}") != quote(path, safe=f"/%{_PLAIN}"):
-        base = path  # such as a quoted slash, which must be sent as it is: only the address of a client is
+        base = path  # such as a quoted slash, which must be sent unchanged: only the address of a client is
     if query and scheme in _HTTP:
         base = f"{base or '/'}?{query}"
     return _open_client(scheme, host + base, _read_settings())
 
 
 def _read_settings() -> tuple[object, ...]:
-    """Return all that decides how a client signs: when it changes, for example in a notebook, a new one is opened."""
+    """Return all settings for signing: when they change, for example in a notebook, a new client is opened."""
     of_environment = sorted((name, value) for name, value in os.environ.items() if name.startswith(_SETTINGS))
     return (*of_environment, *map(_stamp, profile_paths()))
 
@@ -221,13 +221,13 @@ def _stamp(path: str) -> int:
         return 0
 
 
-@functools.lru_cache(maxsize=256)  # one per host; with signed or unusual addresses one for each
+@functools.lru_cache(maxsize=256)  # one per host; signed and unusual addresses need one each
 def _open_client(scheme: str, host: str, settings: tuple[object, ...]) -> _Obstore | _Fsspec:
     return _Obstore(scheme, host) if scheme in _OBSTORE_SCHEMES else _Fsspec(scheme, host)
 
 
 class _Obstore:
-    """Client of one bucket or host, through obstore."""
+    """A client of one bucket or host, through obstore."""
 
     def __init__(self, scheme: str, host: str) -> None:
         try:
@@ -255,7 +255,7 @@ class _Obstore:
             except Exception as error:
                 if not refuses_head(error):
                     raise
-        # Addresses that are signed for reading refuse to tell the size alone; and what S3 says of a refusal comes here.
+        # URLs signed for reading refuse HEAD requests; and only a read returns S3's text for a refusal.
         found = self.read(url, 0, 1, limit_s).found
         self._has_head = False
         return found
@@ -266,12 +266,12 @@ class _Obstore:
     def read(self, url: str, start: int, size: int, limit_s: float) -> Part:
         wanted = {"range": (start, start + size)}
         answer = self._obstore.get(self._open_store(limit_s), self._path(url), options=wanted)
-        found = self._describe(answer.meta)  # first: older versions forget it with the bytes
+        found = self._describe(answer.meta)  # first: older versions lose it when the bytes are taken
         return Part(answer.bytes(), found)
 
     def list(self, url: str, limit_s: float) -> list[tuple[str, RemoteObject]]:
         prefix = _path(url)
-        folder = prefix.rpartition("/")[0]  # a prefix of the storage ends with a whole name
+        folder = prefix.rpartition("/")[0]  # obstore matches prefixes by whole names only
         found = self._obstore.list(self._open_store(limit_s), folder or None)
         named = sorted(self._name(meta) for chunk in found for meta in chunk if meta["path"].startswith(prefix))
         names = [name for name, _ in named]
@@ -287,10 +287,10 @@ class _Obstore:
         return self._prefix + meta["path"], self._describe(meta)
 
     def _open_store(self, limit_s: float) -> Any:
-        """Return the client whose requests last `limit_s` at most, which cannot be said of a single request."""
+        """Return a client with the request limit `limit_s`, which obstore cannot set per request."""
         if limit_s not in self._stores:
             client = {**self._client, "timeout": timedelta(seconds=limit_s)}
-            # Without retries of its own, which would not end in time.
+            # Without obstore's own retries, which would exceed the deadline.
             open_store = self._obstore.store.from_url
             if self._is_whole:
                 open_store = self._obstore.store.HTTPStore.from_url
@@ -305,14 +305,14 @@ class _Obstore:
 
 
 def _is_below(folder: str, name: str, found: RemoteObject) -> bool:
-    """Return whether an object is not the mark of an empty folder, as consoles and tools leave them."""
+    """Return whether an object is in `folder` and not the mark of an empty folder, left by a console or tool."""
     last = name.rpartition("/")[2]
     is_mark = not found.size and ("." not in last or last.endswith(_FOLDER_MARK))  # obstore leaves out a last slash
     return not is_mark and len(name) > len(folder) and name.startswith(folder)
 
 
 def _is_folder(name: str, names: Sequence[str]) -> bool:
-    """Return whether one of `names`, sorted, lies below `name`: then an empty object of that name is its mark."""
+    """Return whether any of the sorted `names` is below `name`: then an empty object `name` is a folder mark."""
     at = bisect.bisect_left(names, f"{name}/")
     return at < len(names) and names[at].startswith(f"{name}/")
 
@@ -330,7 +330,7 @@ _TIMES = ("mtime", "LastModified", "last_modified", "modified", "modificationTim
 
 
 class _Fsspec:
-    """Client of one protocol, through fsspec."""
+    """A client of one protocol, through fsspec."""
 
     def __init__(self, scheme: str, host: str) -> None:
         try:
@@ -342,8 +342,8 @@ class _Fsspec:
         try:
             self._files = fsspec.filesystem(scheme)
         except TypeError as error:  # ftp, sftp, webhdfs and others
-            cause = f"{scheme}:// needs settings that a URL cannot hold ({error})"
-            fix = "mount the storage as a folder, or serve it by HTTP or S3"
+            cause = f"{scheme}:// needs settings that a URL cannot contain ({error})"
+            fix = "mount the storage as a folder, or serve it over HTTP or S3"
             raise LoaderError("E-UNSUPPORTED", cause, fix=fix) from None
         except (ImportError, ValueError) as error:
             raise LoaderError("E-DEPENDENCY", f"fsspec cannot open {scheme}://: {error}", fix=fix) from None
@@ -381,11 +381,11 @@ class _Fsspec:
         return [f"{name}/" for name, about in found if about["type"] == "directory"], objects
 
     def _limit(self, limit_s: float) -> dict[str, float]:
-        """Return the argument that ends a call after so many seconds, where the protocol takes one."""
+        """Return the timeout argument of a call, if the protocol accepts one."""
         return {"timeout": limit_s} if self._files.async_impl else {}
 
 
 def _path(url: str) -> str:
-    """Return the name of an object: in HTTP it is quoted and ends at a query, elsewhere it may hold any character."""
+    """Return the name of an object: in HTTP it is quoted and ends at a query, elsewhere it may have any character."""
     scheme, _, rest = url.partition("://")
     return unquote(urlsplit(url).path).lstrip("/") if scheme.lower() in _HTTP else rest.partition("/")[2].lstrip("/")

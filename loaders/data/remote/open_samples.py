@@ -1,4 +1,4 @@
-"""Opens saved indexes of samples, and serves samples in files or by URL."""
+"""Opens saved indexes of samples, and sources of samples in files or at URLs."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from penstock.loaders.system.saved_columns import load_saved
 def load_or_make(
     name: bytes | None, made_by: str, make: Callable[[], tuple[SamplesWriter, Labels]], *, rescan: bool = False
 ) -> tuple[Samples, SavedColumns | None]:
-    """Return the saved index `name`, and its labels that are not class numbers; made and saved if it has changed.
+    """Return the saved index `name`, and its labels that are not class numbers; if outdated, make and save it again.
 
-    Without a `name` it is made, in memory. made_by: what decides the content, besides containers.
+    Without a `name`, the index is made in memory. made_by: identity of the settings that decide its content.
 
-    Of many containers a sample is compared: each is compared again when it is read.
+    With many containers, only a sample is compared: each is compared again when it is read.
     """
     samples = None if name is None or rescan else load_saved(name, Samples)
     if name and samples and samples.header.made_by == made_by and is_current(samples, every=False):
@@ -38,7 +38,7 @@ def load_or_make(
 def serve_samples(
     samples: Samples, options: RemoteOptions, reopen: Callable[..., IndexedSource] | None = None, **about: Any
 ) -> IndexedSource:
-    """Serve samples in files, or by URL; `about` as of IndexedSource."""
+    """Return a source of samples in files or at URLs; `about` as in IndexedSource."""
     if samples.are_objects:
         return RemoteSource(samples, options, reopen, **about)
     return IndexedSource(samples, options.max_file_bytes, reopen, **about)

@@ -1,4 +1,4 @@
-"""Handles places of data that are paths or URLs alike."""
+"""Functions for places of data that may be paths or URLs."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ HTTP = (b"http://", b"https://")
 
 
 def absolute(place: bytes) -> bytes:
-    """Return a path as an absolute one, and a URL as it is."""
+    """Return an absolute path, or a URL unchanged."""
     return place if is_url(place) else os.path.abspath(place)
 
 
 def join(folder: bytes, name: bytes) -> bytes:
-    """Return the place that `name` means in `folder`: itself if it is a URL or an absolute path."""
+    """Return the place of `name` in `folder`; `name` itself if it is a URL or an absolute path."""
     return name if is_url(name) else os.path.join(folder, name)
 
 
 def without_query(place: bytes) -> bytes:
-    """Return a path as it is, and a URL without its query."""
+    """Return a URL without its query, or a path unchanged."""
     return place.partition(b"?")[0] if is_url(place) else place
 
 
@@ -32,7 +32,7 @@ def folder_of(place: bytes) -> bytes:
 
 
 def without_key(place: bytes) -> bytes:
-    """Return a place without the user of a URL, and without the query of HTTP, where a signed address has its key."""
+    """Return a place without the user of a URL, and without an HTTP query, which may contain a signature."""
     if place.lower().startswith(HTTP):
         return hide_secrets(place)
     if not is_url(place):
@@ -43,12 +43,12 @@ def without_key(place: bytes) -> bytes:
 
 
 def is_file(place: bytes) -> bool:
-    """Return whether there is a file or an object. Raises LoaderError E-ACCESS, E-READ for a URL."""
+    """Return whether `place` is an existing file or object. Raises LoaderError E-ACCESS, E-READ for a URL."""
     return find_object(ObjectStore(), place) is not None if is_url(place) else os.path.isfile(place)
 
 
 def find_object(store: ObjectStore, url: bytes) -> RemoteObject | None:
-    """Return size and version of an object; None if it is not there. Raises LoaderError E-ACCESS, E-READ."""
+    """Return size and version of an object; None if it is missing. Raises LoaderError E-ACCESS, E-READ."""
     try:
         return store.stat(url.decode("utf-8", "surrogateescape"))
     except LoaderError as error:

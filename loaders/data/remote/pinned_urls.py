@@ -1,4 +1,4 @@
-"""Names a fixed revision in URLs of the Hugging Face Hub."""
+"""Adds a fixed revision to URLs of the Hugging Face Hub."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ _COMMIT = re.compile("[0-9a-f]{40}")
 
 
 def pin_url(url: bytes) -> bytes:
-    """Return a URL of the Hugging Face Hub with the commit that its branch or tag has now; any other URL as it is.
+    """Return a URL of the Hugging Face Hub with the current commit of its branch or tag; any other URL unchanged.
 
-    A commit that is pushed later changes nothing for who reads the returned URL. Raises LoaderError as storage_errors
-    does, if the Hub cannot be asked.
+    Later commits do not affect readers of the returned URL. Raises LoaderError as storage_errors does if the Hub cannot
+    be reached.
     """
     found = _REPOSITORY.fullmatch(url.decode("utf-8", "surrogateescape"))
     revision = None if found is None else found["revision"]
     if found is None or (revision is not None and _COMMIT.fullmatch(revision)):
         return url
-    if not has_fsspec():  # opening the URL will say so
+    if not has_fsspec():  # opening the URL will report this
         return url
     try:
         from huggingface_hub import HfApi
-    except ImportError:  # opening the URL will say what is missing
+    except ImportError:  # opening the URL will report the missing package
         return url
     options: dict[str, Any] = {"revision": unquote(revision)} if revision else {}
     try:
@@ -42,7 +42,7 @@ def pin_url(url: bytes) -> bytes:
 
 
 def without_commit(url: bytes) -> bytes:
-    """Return a URL of the Hugging Face Hub without the commit that it names; any other URL as it is."""
+    """Return a URL of the Hugging Face Hub without its commit; any other URL unchanged."""
     found = _REPOSITORY.fullmatch(url.decode("utf-8", "surrogateescape"))
     if found is None or not _COMMIT.fullmatch(found["revision"] or ""):
         return url

@@ -1,4 +1,4 @@
-"""Serves samples that lie in remote containers as a source: fetched ahead, from memory or from a local copy."""
+"""A source of samples in remote containers, fetched ahead of use, served from memory or from a local copy."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from penstock.pipelines.native.rows import ENCODED, NO_NAMES, STORED, Names, Row
 
 @dataclass(frozen=True, kw_only=True)
 class RemoteOptions:
-    """Say how data is read, and how remote data is fetched.
+    """Options for reading data and for fetching remote data.
 
     Attributes:
-        requests: requests under way at a time, per process.
-        bytes_ahead: bytes that may be fetched before they are needed, per process.
-        local_cache: folder for a copy of what was fetched, shared by the processes of a machine; None for none.
-        local_bytes: bytes that the copy may take, about; by default as many as the data has.
+        requests: number of concurrent requests per process.
+        bytes_ahead: number of bytes that may be fetched before they are needed, per process.
+        local_cache: folder for a copy of fetched data, shared by the processes of a machine; None for no copy.
+        local_bytes: approximate limit of the copy in bytes; by default the size of the data.
         max_file_bytes: a larger sample is refused before it is fetched.
     """
 
@@ -53,12 +53,12 @@ class RemoteOptions:
 
 
 class Request(NamedTuple):
-    """Hold one request of a remote source.
+    """A request of a remote source.
 
     Attributes:
-        store: what makes it.
-        ranges: of one object, in their order there.
-        images: how many images it brings, on average.
+        store: the store that makes it.
+        ranges: ranges of one object, in their order.
+        images: average number of images per request.
     """
 
     store: ObjectStore
@@ -66,13 +66,13 @@ class Request(NamedTuple):
     images: float
 
 
-REMOTE_OPTIONS = ("requests", "bytes_ahead", "local_cache", "local_bytes")  # that create_loader hands on
+REMOTE_OPTIONS = ("requests", "bytes_ahead", "local_cache", "local_bytes")  # passed on by create_loader
 
 
 def check_reading(paths: Collection[bytes], **reading: Any) -> RemoteOptions:
-    """Return how containers are read, files or URLs; `reading` are fields of RemoteOptions.
+    """Return the options for reading containers (files or URLs); `reading` are fields of RemoteOptions.
 
-    None stands for one of REMOTE_OPTIONS that was not given. Raises ValueError for these next to files, TypeError.
+    None means that one of REMOTE_OPTIONS was not given. Raises ValueError if they are given for files; TypeError.
     """
     given = {name: value for name, value in reading.items() if value is not None or name not in REMOTE_OPTIONS}
     options = RemoteOptions(**given)
@@ -80,16 +80,15 @@ def check_reading(paths: Collection[bytes], **reading: Any) -> RemoteOptions:
     if num_urls not in (0, len(paths)):
         raise ValueError(f"either all paths must be URLs or none, got {num_urls:,} of {len(paths):,}")
     if not num_urls and (unsuited := [name for name in given if name in REMOTE_OPTIONS]):
-        raise ValueError(f"only data by URL takes {', '.join(unsuited)}")
+        raise ValueError(f"{', '.join(unsuited)} can only be used for data at URLs")
     return options
 
 
 def _name_copy(samples: Samples) -> bytes:
-    """Return the name of the folder that holds the local copy of samples.
+    """Return the folder name of the local copy of samples.
 
-    The content covers versions, which tell apart what lay at one address at two times, and not what lies at two
-    addresses: the version of many web servers is the time of a file, with its size. Keys of addresses, and commits,
-    change while the data does not.
+    It includes the addresses, because versions only distinguish states of one address: on many web servers a version is
+    a file's time and size. Keys in addresses and commits are left out: they change while the data does not.
     """
     digest = hashlib.blake2b(samples.header.content.encode("ascii"), digest_size=16)
     places = [samples.root] if samples.has_folders else map(samples.container_name, range(samples.num_containers))
@@ -99,13 +98,13 @@ def _name_copy(samples: Samples) -> bytes:
 
 
 class RemoteSource(IndexedSource):
-    """Read the samples of an index whose containers are URLs.
+    """A source of indexed samples in containers at URLs.
 
     `announce` begins to fetch samples; `locate` and `read` wait for them. A container that was replaced since it was
     indexed is refused (E-CHANGED).
 
     Attributes:
-        options: how they are fetched.
+        options: the options for fetching.
         store: counts requests, bytes and retries.
         local: the local copy, if there is one.
     """
@@ -129,7 +128,7 @@ class RemoteSource(IndexedSource):
             folder = os.path.join(os.fsencode(options.local_cache), _name_copy(samples))
             self.local = LocalCopy(folder, samples, options.local_bytes or 1 << 62)
         self._fetcher = Fetcher(self.store, options.requests, options.bytes_ahead, self.local)
-        self._failed: dict[int, LoaderError] = {}  # what locate() met, for read()
+        self._failed: dict[int, LoaderError] = {}  # errors in locate(), raised by read()
 
     @property
     def has_room(self) -> bool:
@@ -137,7 +136,7 @@ class RemoteSource(IndexedSource):
 
     @property
     def traffic(self) -> tuple[int, int]:
-        """Requests that were answered, and the bytes that came."""
+        """Number of requests answered and of bytes received."""
         return self.store.requests, self.store.num_bytes
 
     def plan_requests(self, indices: npt.NDArray[np.int64]) -> list[Request]:
@@ -146,13 +145,13 @@ class RemoteSource(IndexedSource):
         return [Request(self.store, ranges, len(ranges)) for ranges in joined]
 
     def requests_under_way(self, requests: int) -> int:
-        """Return how many requests are under way at a time if `requests` may be."""
+        """Return the number of concurrent requests if `requests` are allowed."""
         return requests
 
     def announce(self, indices: npt.NDArray[np.int64], *, is_early: bool = False) -> None:
         """Begin to fetch images `indices` (int64 [n]) that are not in the local copy.
 
-        They are held in memory until they are read; if `is_early`, those that the local copy takes are not.
+        They stay in memory until they are read, except, if `is_early`, those stored in the local copy.
         """
         sizes = self.samples.sizes[indices]
         wanted = indices[(sizes > 0) & (sizes <= self.options.max_file_bytes)]
@@ -161,29 +160,29 @@ class RemoteSource(IndexedSource):
         self._fetcher.announce([self._range(index)._replace(is_early=is_early) for index in wanted.tolist()])
 
     def make_room(self, num_samples: int) -> bool:
-        """Return whether so many samples fit in the local copy, or in `bytes_ahead`, judged by their mean size."""
+        """Return whether `num_samples` of mean size fit in the local copy, or else in `bytes_ahead`."""
         num_bytes = num_samples * (self.num_bytes // len(self))
         return num_bytes <= self.options.bytes_ahead if self.local is None else self.local.reserve(num_bytes)
 
     def announce_blocks(self, indices: npt.NDArray[np.int64]) -> None:
-        """Begin to fetch images `indices` (int64 [n]), neighbours in one request; with a local copy, into that."""
+        """Begin to fetch images `indices` (int64 [n]), neighbours in one request; into a local copy if there is one."""
         self.announce(indices, is_early=True)
 
     def forget(self) -> None:
-        """Forget what was announced: the stream goes on elsewhere."""
+        """Forget announced samples: the stream continues elsewhere."""
         self._fetcher.forget()
         self._failed.clear()
         if self.local is not None:
             self.local.reserve(0)
 
     def locate(self, indices: npt.NDArray[np.int64], rows: Rows) -> Names:
-        """Fill `rows` with where images `indices` lie, after waiting for those that are on their way.
+        """Fill `rows` with the places of images `indices`, after waiting for those that are being fetched.
 
-        One that cannot be had stays ELSEWHERE; read() raises why.
+        An image that cannot be fetched stays ELSEWHERE; read() raises its error.
         """
         rows["size"] = self.samples.sizes[indices]
         there = np.zeros(len(indices), bool)
-        coming = np.array(self._fetcher.are_coming(indices.tolist()), bool)  # held in memory until it is taken
+        coming = np.array(self._fetcher.are_coming(indices.tolist()), bool)  # in memory until taken
         if self.local is not None:
             there = self.local.stays(indices) & ~coming
             rows["kind"][there], rows["fd"][there] = STORED, self.local.fd
@@ -193,7 +192,7 @@ class RemoteSource(IndexedSource):
         kept: list[memoryview] = []
         for row in np.flatnonzero(~there).tolist():
             index = int(indices[row])
-            self._failed.pop(index, None)  # of an earlier time
+            self._failed.pop(index, None)  # an earlier error
             if not 0 < rows["size"][row] <= self.options.max_file_bytes:
                 continue
             try:
@@ -229,11 +228,11 @@ class RemoteSource(IndexedSource):
         return super()._below_base(without_key(path))
 
     def is_unchanged(self) -> bool:
-        """Return whether containers are as they were when they were indexed; large ones are sampled."""
+        """Return whether containers are unchanged since they were indexed; large ones are sampled."""
         return is_current(self.samples, every=not self.samples.has_ranges)
 
     def with_options(self, **changes: Any) -> RemoteSource:
-        """Return a source of the same data that shares nothing with this one; `changes` are fields of RemoteOptions."""
+        """Return an independent source of the same data; `changes` are fields of RemoteOptions."""
         return RemoteSource(self.samples, replace(self.options, **changes), self._reopen, **self._about)
 
     def __reduce__(self) -> tuple[object, ...]:

@@ -1,4 +1,4 @@
-"""Turns what a storage or its client raises into a LoaderError that names the cause."""
+"""Converts errors of a storage or its client to LoaderErrors that name the cause."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from penstock.pipelines.errors import LoaderError, hide_secrets
 
 ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 _REGION_TIMEOUT_S = 5.0
-_RIGHTS = "check the storage's credentials (environment, configuration file or role) and what they may read"
+_RIGHTS = "check the storage's credentials (environment, configuration file or role) and their read permissions"
 _FAILED = "check the network and the storage; the request failed after retries"
-_NO_RANGES = "the server answers with the whole object instead of the range that was asked for"
+_NO_RANGES = "the server returns the whole object instead of the requested range"
 _NO_CREDENTIALS = "no credentials were found; set them, or AWS_SKIP_SIGNATURE=true for a public bucket"
 _CODES = {
     "FileNotFoundError": (
         "E-MISSING",
         "no such object, or no such bucket",
-        "check the URL; if the data was moved, open it at its new place",
+        "check the URL; if the data was moved, open it at its new URL",
     ),
     "PermissionDeniedError": ("E-ACCESS", "the credentials do not allow it", _RIGHTS),
     "UnauthenticatedError": ("E-ACCESS", "the credentials are missing or have expired", _RIGHTS),
@@ -39,17 +39,17 @@ _S3_CODES = {
     "RequestTimeTooSkewed": ("E-ACCESS", "this machine's clock differs too much from the storage's", "set the clock"),
     "SignatureDoesNotMatch": (
         "E-ACCESS",
-        "the signature is wrong: the secret key does not fit the access key",
+        "the signature is wrong: the secret key does not match the access key",
         _RIGHTS,
     ),
     "InvalidAccessKeyId": ("E-ACCESS", "the storage does not know the access key", _RIGHTS),
     "AccessDenied": ("E-ACCESS", "the credentials do not allow it", _RIGHTS),
     "NoSuchBucket": ("E-MISSING", "no such bucket", "check the URL and the endpoint"),
-    "AuthorizationHeaderMalformed": ("E-ACCESS", "the bucket lies in another region", _REGION),
-    "PermanentRedirect": ("E-ACCESS", "the bucket lies in another region", _REGION),
-    "IllegalLocationConstraintException": ("E-ACCESS", "the bucket lies in another region", _REGION),
+    "AuthorizationHeaderMalformed": ("E-ACCESS", "the bucket is in another region", _REGION),
+    "PermanentRedirect": ("E-ACCESS", "the bucket is in another region", _REGION),
+    "IllegalLocationConstraintException": ("E-ACCESS", "the bucket is in another region", _REGION),
 }
-# What the text of an error says of the network, in obstore's words -> what it means.
+# Texts of network errors, as written by obstore -> their meaning.
 _NETWORK = (
     ("dns error", "the name of the host cannot be resolved (DNS)"),
     ("failed to lookup address", "the name of the host cannot be resolved (DNS)"),
@@ -61,7 +61,7 @@ _NETWORK = (
     ("operation timed out", "no answer came in time"),
     ("Network is unreachable", "the network is unreachable"),
 )
-_STATUS = re.compile(r"\bstatus(?: code:)? (\d{3})\b")  # in obstore's words
+_STATUS = re.compile(r"\bstatus(?: code:)? (\d{3})\b")  # as written by obstore
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _NAMED_REGION = re.compile(r"<Region>([\w-]+)</Region>")
 _ODD_KEY = re.compile(r'[Pp]ath "([^"]*)"')
@@ -69,7 +69,7 @@ _OF_STATUS = {401: "UnauthenticatedError", 403: "PermissionError", 404: "FileNot
 
 
 def as_loader_error(error: Exception, url: str) -> LoaderError:
-    """Return the LoaderError for what a client raised at a request for `url`."""
+    """Return the LoaderError for a client's error in a request for `url`."""
     text = hide_secrets(str(error))
     known = _CODES.get(type(error).__name__) or _CODES.get(_OF_STATUS.get(_status_of(error, text), ""))
     code, cause, fix = _odd_key(text) or _s3_refusal(text, url) or known or _failure(error, text)
@@ -77,12 +77,12 @@ def as_loader_error(error: Exception, url: str) -> LoaderError:
 
 
 def is_busy(error: Exception) -> bool:
-    """Return whether a server answered that it cannot serve now: then it may later."""
+    """Return whether a server answered that it is temporarily unavailable."""
     return _status_of(error, str(error)) in HEALING_STATUS
 
 
 def refuses_head(error: Exception) -> bool:
-    """Return whether a server may refuse only the question for an object's size, as for a URL signed for reading."""
+    """Return whether a server may refuse only HEAD requests, as for a URL signed for reading."""
     return _status_of(error, str(error)) in (400, 403, 405, 501) or type(error).__name__ == "PermissionDeniedError"
 
 
@@ -97,7 +97,7 @@ def _odd_key(text: str) -> tuple[str, str, str | None] | None:
         return None
     is_control = not found[1].isprintable()
     what = '"//"' if "//" in found[1] else "a control character" if is_control else '"/./" or "/../"'
-    cause = f"the key {found[1]!r} holds {what}, which is not read"
+    cause = f"the key {found[1]!r} contains {what}, which is not supported"
     return "E-UNSUPPORTED", cause, "rename the object, or open a folder or a pattern without it"
 
 
@@ -107,7 +107,8 @@ def _s3_refusal(text: str, url: str) -> tuple[str, str, str | None] | None:
     found, status = _CODE.search(text), _STATUS.search(text)
     name = found[1] if found is not None else "PermanentRedirect" if "redirect without LOCATION" in text else ""
     if name not in _S3_CODES:
-        return _TOKEN if found is None and status is not None and status[1] == "400" else None  # a HEAD's has no text
+        # An answer to HEAD has no text.
+        return _TOKEN if found is None and status is not None and status[1] == "400" else None
     code, cause, fix = _S3_CODES[name]
     if fix is _REGION:
         named = _NAMED_REGION.search(text)
@@ -118,7 +119,7 @@ def _s3_refusal(text: str, url: str) -> tuple[str, str, str | None] | None:
 
 
 def _ask_region(url: str) -> str:
-    """Return the region that S3 names for the bucket of a URL, which it does without credentials; "" if it does not."""
+    """Return the region that S3 reports for the bucket of a URL, without credentials; "" if it reports none."""
     bucket = urlsplit(url).netloc
     endpoint = next((os.environ[name] for name in ENDPOINTS if os.environ.get(name)), "https://s3.amazonaws.com")
     scheme, host, path, *_ = urlsplit(endpoint)

@@ -1,4 +1,4 @@
-"""Reads the keys and the region of a profile in the files of AWS, which obstore does not look at."""
+"""Reads the keys and the region of a profile in the AWS files, which obstore does not read."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ _KEYS = {
     "aws_secret_access_key": "secret_access_key",
     "aws_session_token": "session_token",
 }
-# What else a profile may say about where its keys come from; botocore can follow it.
+# Other origins of keys in a profile, which botocore supports.
 _INDIRECT = ("role_arn", "credential_process", "sso_session", "sso_start_url", "credential_source")
 _FROM_ENVIRONMENT = ("AWS_ACCESS_KEY_ID", "AWS_SKIP_SIGNATURE", "AWS_WEB_IDENTITY_TOKEN_FILE")
 
 
 def profile_paths() -> list[str]:
-    """Return the paths of the files."""
+    """Return the paths of the AWS files."""
     return [os.path.expanduser(os.environ.get(name, default)) for name, default in _FILES]
 
 
 def profile_settings() -> dict[str, object]:
-    """Return what obstore's store takes for the profile of AWS_PROFILE, or the default one.
+    """Return the options of obstore's store for the profile AWS_PROFILE, or the default profile.
 
-    That are keys, region, or a provider of keys; nothing where the environment has them. Raises LoaderError E-ACCESS
-    for a profile that neither file has, or whose keys cannot be found.
+    These are keys, region, or a provider of keys; none that the environment already sets. Raises LoaderError E-ACCESS
+    for a profile that is in neither file, or has no usable keys.
     """
     name = os.environ.get("AWS_PROFILE", "")
     credentials, config = map(_read, profile_paths())
@@ -36,7 +36,7 @@ def profile_settings() -> dict[str, object]:
     found = {**own, **credentials.get(name or "default", {})}
     if name and name != "default" and f"profile {name}" not in config and name not in credentials:
         known = sorted({*credentials, *(each.removeprefix("profile ") for each in config)})
-        cause = f"AWS_PROFILE names the profile {shown(name)}, and the files of AWS have {', '.join(known) or 'none'}"
+        cause = f"AWS_PROFILE is {shown(name)}, but the AWS files have the profiles {', '.join(known) or 'none'}"
         raise LoaderError("E-ACCESS", f"{cause}{near_name(name, known)}", fix="correct AWS_PROFILE, or leave it out")
     settings: dict[str, object] = {}
     if "region" in found and not (os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")):
@@ -60,13 +60,11 @@ def _read(path: str) -> dict[str, dict[str, str]]:
 
 
 def _follow(name: str) -> object:
-    """Return a provider of the keys of a profile that has them from elsewhere: a role, a command, or a sign-on."""
+    """Return a provider of keys for a profile that gets them from a role, a command, or a sign-on."""
     try:
         import boto3
         from obstore.auth.boto3 import Boto3CredentialProvider
     except ImportError:
-        cause = (
-            f"the keys of the profile {shown(name)} come from a role, a command or a sign-on, which boto3 can follow"
-        )
+        cause = f"the keys of the profile {shown(name)} come from a role, a command or a sign-on, which needs boto3"
         raise LoaderError("E-ACCESS", cause, fix="pip install boto3, or set AWS_ACCESS_KEY_ID and its secret") from None
     return Boto3CredentialProvider(boto3.Session(profile_name=name))

@@ -1,4 +1,4 @@
-"""Expands URLs that stand for several objects: ranges in braces, and * where the storage can list its objects."""
+"""Expands URL patterns: ranges in braces, and * if the storage can list its objects."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _WILDCARD = re.compile(r"[*?\[]")
 
 
 def expand_url(pattern: bytes) -> dict[bytes, RemoteObject | None]:
-    """Return the URLs that `pattern` stands for: those of braces in their order, those of a * sorted.
+    """Return the URLs of `pattern` with their entries in the storage's listing.
 
-    Each with what the storage's listing says of it; None for those of braces. Raises LoaderError E-NODATA if a * finds
-    nothing, ValueError for a * in an HTTP URL, which cannot be listed.
+    Braces are expanded in order, with None as entry; the matches of a * are sorted. Raises LoaderError E-NODATA if a *
+    matches nothing, ValueError for a * in an HTTP URL, which cannot be listed.
     """
     urls: dict[bytes, RemoteObject | None] = {}
     store = ObjectStore()
@@ -30,23 +30,23 @@ def expand_url(pattern: bytes) -> dict[bytes, RemoteObject | None]:
         listed = store.list(_WILDCARD.split(url, maxsplit=1)[0]).items()
         found = {name.encode(): about for name, about in listed if fnmatch.fnmatchcase(name, url)}
         if not found:
-            fix = "check the pattern; * stands for any characters of the objects' names, ? for one"
+            fix = "check the pattern; in objects' names, * matches any characters, ? matches one"
             raise LoaderError("E-NODATA", "no object matches this pattern", fix=fix, path=one)
         urls |= found
     return urls
 
 
 def is_url_pattern(url: bytes) -> bool:
-    """Return whether the storage must be listed for a URL. In HTTP a ? begins a query, elsewhere it is a wildcard."""
+    """Return whether a URL needs a listing of the storage. In HTTP a ? begins a query, elsewhere it is a wildcard."""
     if url.lower().startswith(HTTP):
         return b"*" in url.partition(b"?")[0]
     return b"*" in url or b"?" in url
 
 
 def refuse_http(url: str) -> None:
-    """Raise ValueError for a URL whose storage cannot list what there is."""
+    """Raise ValueError for an HTTP URL, which cannot be listed."""
     if url.encode().lower().startswith(HTTP):
         raise ValueError(
-            "HTTP cannot list files: name them with braces, such as train-{0000..0127}.tar, or pass a list or a table "
+            "HTTP cannot list files: use braces, such as train-{0000..0127}.tar, or pass a list or a table "
             f"of images, got {printable(url)}"
         )

@@ -1,4 +1,4 @@
-"""Copies whole objects to a local folder, for kinds of data that are not read by ranges."""
+"""Copies whole objects to a local folder, for kinds of data that cannot be read by ranges."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from penstock.loaders.system.progress_bar import SHOW_AFTER_S, ProgressBar
 from penstock.pipelines.errors import LoaderError, hide_secrets, printable, size_text
 
 _PART_BYTES = 8 << 20
-_one_at_a_time = Lock()  # each object is fetched in as many requests as there may be
+_one_at_a_time = Lock()  # each object uses all allowed requests
 
 
 def copy_urls(paths: list[bytes], options: RemoteOptions) -> list[bytes]:
-    """Return the paths of local copies of URLs; paths of files as they are. Raises as copy_whole."""
+    """Return the paths of local copies of URLs; file paths unchanged. Raises as copy_whole."""
     if not is_url(paths[0]):
         return paths
     _cache_folder(paths[0], options)
@@ -40,15 +40,15 @@ def copy_whole(
     store: ObjectStore | None = None,
     show_after_s: float = SHOW_AFTER_S,
 ) -> bytes:
-    """Return the path of a local copy of an object: one that is there, or a new one, made in ranges side by side.
+    """Return the path of a local copy of an object: an existing one, or a new one, made by ranges in parallel.
 
-    It lies in `folder`; unless given, in one below `options.local_cache` that is named after URL and version, so that a
-    replaced object is copied anew. Its time is made of the version, so copies on two machines are known as the same.
-    Processes wait for each other. found: the object, if it is known. store: reads it. show_after_s: of the progress
+    It is in `folder`, by default a folder below `options.local_cache` named after URL and version, so that a replaced
+    object is copied again. Its time is derived from the version, so copies on two machines count as the same.
+    Processes wait for each other. found: the object, if known. store: reads it. show_after_s: delay of the progress
     bar.
 
-    Raises LoaderError: E-MISUSE without local_cache, E-NOSPC, E-CHANGED for an object that is replaced meanwhile, and
-    those of ObjectStore.
+    Raises LoaderError: E-MISUSE without local_cache, E-NOSPC, E-CHANGED for an object replaced during the copy, and as
+    ObjectStore.
     """
     name, cache_folder, store = hide_secrets(url), _cache_folder(url, options), store or ObjectStore()
     found = found or store.stat(url.decode())
@@ -79,8 +79,8 @@ def copy_whole(
 
 def _cache_folder(url: bytes, options: RemoteOptions) -> bytes:
     if options.local_cache is None:
-        cause = "data of this kind is not read by URL in place"
-        fix = "pass local_cache=FOLDER, on a local disk with room for it: it is copied there once"
+        cause = "this kind of data cannot be read directly from a URL"
+        fix = "pass local_cache=FOLDER, on a local disk with enough room: the data is copied there once"
         raise LoaderError("E-MISUSE", cause, fix=fix, path=hide_secrets(url))
     return os.path.abspath(os.fsencode(options.local_cache))
 
@@ -88,7 +88,7 @@ def _cache_folder(url: bytes, options: RemoteOptions) -> bytes:
 def _refuse_large(needed: int, options: RemoteOptions) -> None:
     if options.local_bytes is not None and needed > options.local_bytes:
         cause = f"a copy takes {size_text(needed)}, more than local_bytes={options.local_bytes:,}"
-        fix = f"pass local_bytes={needed} or more, or none"
+        fix = f"pass local_bytes={needed} or more, or no limit"
         raise LoaderError("E-NOSPC", cause, fix=fix, path=os.fsencode(options.local_cache or ""))
 
 
@@ -116,4 +116,4 @@ def _fetch(
             pool.shutdown(cancel_futures=True)
             raise
     if found.version.is_known:
-        os.utime(file.fileno(), ns=(0, found.version.number >> 8))  # a time that every file system can hold
+        os.utime(file.fileno(), ns=(0, found.version.number >> 8))  # a time that every file system can store

@@ -1,1 +1,1 @@
-"""The table of samples: containers, where samples lie in these, and columns of values."""
+"""The table of samples: containers, the places of samples in them, and columns of values."""

@@ -1,4 +1,4 @@
-"""Columns of values, one per sample, in shared memory or in a saved file: arrays, and no Python object per sample."""
+"""Columns of values, one per sample, in shared memory or in a saved file; arrays without a Python object per sample."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from penstock.pipelines.fields.ragged import Ragged, find_elements
 
 
 def pack_arrays(arrays: Sequence[npt.NDArray[Any]], alignment: int = ALIGNMENT) -> npt.NDArray[np.uint8]:
-    """Return the bytes of arrays one after another, each from a multiple of `alignment` on."""
+    """Return the concatenated bytes of arrays, each starting at a multiple of `alignment`."""
     parts = [part for array in arrays for part in (array.tobytes(), bytes(-array.nbytes % alignment))]
     return np.frombuffer(b"".join(parts), np.uint8)
 
@@ -27,22 +27,22 @@ def pack_arrays(arrays: Sequence[npt.NDArray[Any]], alignment: int = ALIGNMENT) 
 def unpack_arrays(
     types: Iterable[tuple[npt.DTypeLike, Sequence[int]]], data: npt.NDArray[np.uint8], alignment: int = ALIGNMENT
 ) -> list[npt.NDArray[Any]]:
-    """Return the arrays that pack_arrays packed, as views of `data`; types: dtype and shape of each.
+    """Return the arrays packed by pack_arrays, as views of `data`; types: dtype and shape of each.
 
-    Raises ValueError for shapes that do not fit: a digest proves that bytes are whole, not that they are benign.
+    Raises ValueError for impossible shapes: a digest proves that bytes are intact, not that they are benign.
     """
     arrays, at = [], 0
     for dtype, shape in types:
         num_bytes = math.prod(shape, start=np.dtype(dtype).itemsize)
         if at + num_bytes > len(data):
-            raise ValueError(f"an array {list(shape)} does not lie within their {len(data):,} bytes")
+            raise ValueError(f"an array {list(shape)} does not fit in their {len(data):,} bytes")
         arrays.append(data[at : at + num_bytes].view(dtype).reshape(shape))
         at += num_bytes + -num_bytes % alignment
     return arrays
 
 
 class ArrayColumn:
-    """Hold an array per sample, all of one shape, in shared memory; pickles as SharedArray does."""
+    """An array per sample, all of one shape, in shared memory; pickles as SharedArray does."""
 
     def __init__(self, values: npt.NDArray[Any]) -> None:
         self._shared = _share(values)
@@ -53,7 +53,7 @@ class ArrayColumn:
         return self._shared.array
 
     def take(self, indices: Any) -> npt.NDArray[Any]:
-        """Return the arrays of samples `indices`, or that of one."""
+        """Return the arrays of samples `indices`, or of one sample."""
         found: npt.NDArray[Any] = self._shared.array[indices]
         return found
 
@@ -66,7 +66,7 @@ class ArrayColumn:
 
 
 class RaggedColumn:
-    """Hold so many elements per sample in shared memory; pickles as SharedArray does."""
+    """A varying number of elements per sample in shared memory; pickles as SharedArray does."""
 
     def __init__(self, values: Ragged) -> None:
         self._offsets = _share(np.concatenate(([0], np.cumsum(values.lengths))))
@@ -89,7 +89,7 @@ class RaggedColumn:
 
 
 class BytesColumn(RaggedColumn):
-    """Hold one string of bytes per sample."""
+    """A byte string per sample."""
 
     def __init__(self, values: Sequence[bytes]) -> None:
         super().__init__(ragged_bytes(values))
@@ -119,25 +119,25 @@ def _share(values: npt.NDArray[Any]) -> SharedArray:
 
 
 def ragged_bytes(values: Sequence[bytes]) -> Ragged:
-    """Return strings of bytes as rows, uint8."""
+    """Return byte strings as rows, uint8."""
     lengths = np.fromiter(map(len, values), np.int64, len(values))
     return Ragged(lengths, (np.frombuffer(b"".join(values), np.uint8),))
 
 
 def split_bytes(values: Ragged) -> list[bytes]:
-    """Return the strings that ragged_bytes took."""
+    """Return the byte strings packed by ragged_bytes."""
     lengths, (flat,) = values
     ends, data = np.cumsum(lengths), flat.tobytes()
     return [data[begin:end] for begin, end in zip((ends - lengths).tolist(), ends.tolist(), strict=True)]
 
 
 class StoredValues(NamedTuple):
-    """Hold one value per sample, such as its label.
+    """One value per sample, such as its label.
 
     Attributes:
-        values: int32 [n] of class numbers; float32 [n] or [n, k]; uint8 [n, k / 8], sets of k classes, a bit each; or
+        values: int32 [n] of class numbers; float32 [n] or [n, k]; uint8 [n, k / 8], sets of k classes, one bit each; or
             other numbers.
-        classes: what the class numbers, or the k elements, are called; empty where these have no names.
+        classes: names of the class numbers, or of the k elements; empty if they have no names.
     """
 
     values: npt.NDArray[Any]
@@ -149,7 +149,7 @@ class StoredValues(NamedTuple):
         return self.values.dtype == np.int32
 
     def serve(self, indices: Any) -> npt.NDArray[Any]:
-        """Return the values of samples `indices`: int64 [b], or float32 [b] or [b, k], of sets 1 for each member."""
+        """Return the values of samples `indices`: int64 [b], or float32 [b] or [b, k]; for sets, 1 for each member."""
         found: npt.NDArray[Any] = self.values[indices]
         if self.values.dtype == np.uint8:
             return np.unpackbits(found, axis=-1, count=len(self.classes)).astype(np.float32)
@@ -176,11 +176,11 @@ class _Header:
 
 
 class SavedColumns(SavedIndex):
-    """Map arrays of all samples by name, such as labels and sizes.
+    """Mapped arrays of all samples by name, such as labels and sizes.
 
     Attributes:
-        columns: those of the file.
-        identity: what save_columns was given to know them by.
+        columns: the columns of the file.
+        identity: the identity passed to save_columns.
     """
 
     kinds, header_class = {"values": ("|u1",)}, _Header
@@ -200,7 +200,7 @@ class SavedColumns(SavedIndex):
 
 
 def save_columns(columns: Mapping[str, StoredValues], identity: str, name: bytes | None = None) -> SavedColumns:
-    """Write columns to a file in the user's cache folder, or in memory without a `name`, and map it."""
+    """Write columns to a file in the user's cache folder, or to memory without a `name`, and map it."""
 
     def write(file: BinaryIO) -> None:
         saved = [

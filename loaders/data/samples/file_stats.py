@@ -1,4 +1,4 @@
-"""Looks up sizes and versions of many files, in threads, and finds out whether indexed data has changed."""
+"""Looks up sizes and versions of many files, in threads, and checks whether indexed data has changed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Show = Callable[[int], None]
 def stat_files(prefix: bytes, chunks: Iterable[list[bytes]], show: Show = lambda done: None) -> Stats:
     """Return sizes and versions of the files prefix + name, chunk by chunk; MISSING for a missing one.
 
-    show: called with the number of files done. Raises LoaderError for storage that fails.
+    show: called with the number of files done. Raises LoaderError if the storage fails.
     """
     sizes, versions = array("Q"), array("q")
     waiting: deque[Future[Stats]] = deque()
@@ -74,12 +74,12 @@ def is_unchanged(
     every: bool = True,
     stat: Callable[[bytes, Iterable[list[bytes]]], Stats] = stat_files,
 ) -> bool:
-    """Return whether the data is as it was when it was indexed.
+    """Return whether the data is unchanged since it was indexed.
 
-    A file that is added, removed or renamed changes the stamps of its folder, which are compared if it was listed. The
-    mtime can be set back (tar, cp -a), the ctime cannot. A file that is overwritten in place changes neither: `every`
-    container is compared (6 us for a file that the kernel knows), or NUM_SAMPLED of them and of those that were
-    missing. Reading a container compares it again.
+    Adding, removing or renaming a file changes the stamps of its folder, which are compared if the folder was listed.
+    The mtime can be set back (tar, cp -a), the ctime cannot. Overwriting a file in place changes neither: `every`
+    container is compared (6 us for a file cached by the kernel), or NUM_SAMPLED of them and of those that were missing.
+    Reading a container compares it again.
 
     stat: looks up containers.
     """

@@ -1,4 +1,4 @@
-"""Looks up samples in a mapped index: the containers that hold them, and where they lie in these."""
+"""Looks up samples in a mapped index: their containers, and their places in them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from penstock.loaders.system.saved_columns import SavedIndex, split_names
 from penstock.pipelines.native.locate import FileTables
 from penstock.pipelines.native.rows import FILE, NO_NAMES, Names, Rows
 
-FORMAT = 5  # the version of the file, and of the rules by which samples are ordered and counted
-# Name -> types it may have; the file holds the header and these, in this order, as numpy.save writes them.
+FORMAT = 5  # version of the file, and of the rules for ordering and counting samples
+# Name -> possible types; the file contains the header and these columns, in this order, in the format of numpy.save.
 COLUMNS: dict[str, tuple[str, ...]] = {
     "root": ("|u1",),
     "class_names": ("|u1",),
@@ -42,24 +42,24 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "sample_labels": ("<i4",),
 }
 _STAMPS = ("folder_mtimes", "folder_ctimes", "folder_inodes", "container_ctimes", "container_inodes")
-_MAX_NAME_BYTES = 1 << 16  # no system opens a file whose name is longer
+_MAX_NAME_BYTES = 1 << 16  # no system opens a file with a longer name
 Indices = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)
 class SamplesHeader:
-    """Describe an index of samples; stored in the file as JSON.
+    """The header of an index of samples, stored in the file as JSON.
 
     Attributes:
         fingerprint: hex digest that identifies names, sizes and labels of the samples.
-        content: hex digest that also covers where they lie, and the versions of their containers.
+        content: hex digest that also covers their places, and the versions of their containers.
         num_bytes: total size of all samples.
-        skipped: reason -> number of entries that were skipped.
+        skipped: reason -> number of skipped entries.
         examples: reason -> name of one of them.
-        made_by: what else decides the content, such as a table or options; compared before a saved index is used.
+        made_by: identity of a table or options that decide the content; compared before a saved index is used.
         labels: hex digest of the labels next to this index, if they are not class numbers.
-        kind: what the containers are, in words: "tar files"; "" if each is a sample.
-        flat: whether the samples have no labels, and are of one class.
+        kind: kind of the containers, in words: "tar files"; "" if each is a sample.
+        flat: whether the samples have no labels and form one class.
     """
 
     fingerprint: str
@@ -75,17 +75,17 @@ class SamplesHeader:
 
 
 class Samples(SavedIndex):
-    """Look up samples: no Python object for each, and no column that says what others say.
+    """A table of samples, without a Python object for each and without redundant columns.
 
-    A container is a file or object. Containers of many lie in folders, whose labels are theirs; their names are
-    relative to these, those of folders to the root. Where each container is one sample there is no table of samples.
+    A container is a file or object. Containers may be in folders, which have the labels; names of containers are
+    relative to folders, names of folders to the root. If each container is one sample, there is no sample table.
 
     Attributes:
         root: folder or URL of the folders.
-        classes, class_counts: names of the classes, and how many samples each has.
+        classes, class_counts: names of the classes, and the number of samples of each.
         has_ranges: whether samples are parts of containers.
-        has_folders, has_stamps: whether containers lie in folders, and have ctime and inode.
-        are_objects: whether containers are objects, by URL.
+        has_folders, has_stamps: whether containers are in folders, and have ctime and inode.
+        are_objects: whether containers are objects at URLs.
         sizes: bytes of each sample.
         container_sizes, versions: bytes of each container, and the number of its Version.
     """
@@ -105,7 +105,7 @@ class Samples(SavedIndex):
         self.container_sizes, self.versions = columns["container_sizes"], columns["container_versions"]
         self.sizes = columns["sample_sizes"] if self.has_ranges else self.container_sizes
         self._tables = None if self.has_ranges else FileTables(columns)
-        # A memoryview gives Python integers in a third of the time that numpy takes for a scalar.
+        # A memoryview returns Python integers in a third of the time that numpy needs for a scalar.
         self._scalars = {name: column.data for name, column in columns.items()}
         place = self.root if self.has_folders or not self.num_containers else self._name("container", 0)
         self.are_objects = not place.startswith(b"/")
@@ -125,7 +125,7 @@ class Samples(SavedIndex):
         return self._name("sample", index) if self.has_ranges else b""
 
     def place(self, index: int) -> tuple[int, int, int]:
-        """Return the number of the container of a sample, where in it the sample begins, and its bytes."""
+        """Return the number of a sample's container, the sample's offset in it, and its size in bytes."""
         table = self._scalars
         if not self.has_ranges:
             return index, 0, table["container_sizes"][index]
@@ -136,7 +136,7 @@ class Samples(SavedIndex):
         return self._columns["sample_containers"][indices].astype(np.int64) if self.has_ranges else indices
 
     def starts(self, indices: Indices) -> Indices:
-        """Return where (int64) samples begin in their containers."""
+        """Return the offsets (int64) of samples in their containers."""
         return self._columns["sample_starts"][indices].astype(np.int64) if self.has_ranges else np.zeros_like(indices)
 
     def at(self, root: bytes) -> Samples:
@@ -147,7 +147,7 @@ class Samples(SavedIndex):
 
     @property
     def prefix(self) -> bytes:
-        """What the names of containers are appended to."""
+        """The prefix of the names of containers."""
         return as_prefix(self.root) if self.has_folders else b""
 
     def folder(self, number: int) -> bytes:
@@ -161,7 +161,7 @@ class Samples(SavedIndex):
         return folder + b"/" + name if folder else name
 
     def container_names(self, numbers: npt.NDArray[np.int64]) -> list[bytes]:
-        """Return the names of several containers, as container_name does: a third of the time for each."""
+        """Return the names of several containers, as container_name, in a third of the time per name."""
         text, offsets = self._scalars["container_names"], self._columns["container_offsets"]
         ranges = zip(offsets[numbers].tolist(), offsets[numbers + 1].tolist(), strict=True)
         names = [bytes(text[begin:end]) for begin, end in ranges]
@@ -188,13 +188,13 @@ class Samples(SavedIndex):
         return map(self.container, range(self.num_containers))
 
     def folder_stamps(self) -> Iterator[tuple[bytes, tuple[int, int, int]]]:
-        """Yield path, mtime, ctime and inode of each folder that was listed; of a list there are none."""
+        """Yield path, mtime, ctime and inode of each folder that was listed; none for a list."""
         mtimes, ctimes, inodes = (self._columns[f"folder_{name}"].tolist() for name in ("mtimes", "ctimes", "inodes"))
         stamps: Iterator[tuple[int, int, int]] = zip(mtimes, ctimes, inodes, strict=True)
         return ((self.folder(number), own) for number, own in enumerate(stamps))
 
     def find_unknown(self) -> int | None:
-        """Return the first container whose version is not known; None if there is none."""
+        """Return the first container with an unknown version; None if there is none."""
         unknown = np.flatnonzero((self.versions < 0) & (self.versions != MISSING.number))
         return int(unknown[0]) if self.are_objects and len(unknown) else None
 
@@ -206,9 +206,9 @@ class Samples(SavedIndex):
         return Names(self.prefix, self._columns["folder_names"], names)
 
     def locate(self, indices: Indices, rows: Rows, max_file_bytes: int = 1 << 62) -> None:
-        """Fill `rows` (ROW [n], zeroed) with where samples `indices` lie in names().
+        """Fill `rows` (ROW [n], zeroed) with the places of samples `indices`; their names are in names().
 
-        One larger than `max_file_bytes` stays ELSEWHERE.
+        A sample larger than `max_file_bytes` stays ELSEWHERE.
         """
         if self._tables is not None and self._tables.locate(indices, rows, max_file_bytes):
             return
@@ -216,13 +216,13 @@ class Samples(SavedIndex):
         sound = self._find_names("container", containers, rows, "name")
         if self.has_folders:
             sound &= self._find_names("folder", columns["container_folders"][containers], rows, "folder")
-        rows["name_bytes"] = np.where(sound, rows["name_bytes"], 0)  # for Python to read
+        rows["name_bytes"] = np.where(sound, rows["name_bytes"], 0)  # so that Python reads it
         rows["offset"], rows["size"] = self.starts(indices), self.sizes[indices]
         rows["file_size"], rows["mtime_ns"] = self.container_sizes[containers], self.versions[containers]
         rows["kind"] = np.where(rows["size"] <= max_file_bytes, FILE, rows["kind"])
 
     def _find_names(self, table: str, numbers: npt.NDArray[np.integer], rows: Rows, to: str) -> npt.NDArray[np.bool_]:
-        """Set where names lie; return which are sound: a digest does not prove that an index was made in good faith."""
+        """Set the places of names; return which are sound: a digest does not prove that an index is benign."""
         offsets, total = self._columns[f"{table}_offsets"], len(self._columns[f"{table}_names"])
         begin, end = offsets[numbers].astype(np.int64), offsets[numbers.astype(np.int64) + 1].astype(np.int64)
         rows[to], rows[f"{to}_bytes"] = begin, end - begin
@@ -236,5 +236,5 @@ class Samples(SavedIndex):
 
 
 def as_prefix(root: bytes) -> bytes:
-    """Return what the names of an index are appended to: the root and a slash, if it does not end with one."""
+    """Return the prefix of names in an index: the root, with a slash at the end."""
     return root if root.endswith(b"/") else root + b"/"

@@ -27,11 +27,11 @@ from penstock.loaders.system.saved_columns import (
 # The rules of fingerprints, with their versions.
 FOLDER_RULES, LIST_RULES = b"penstock image folder 1", b"penstock image list 1"
 _RANGE_RULES = b"penstock ranges 1"
-CHUNK = 4096  # names that are Python objects at a time
+CHUNK = 4096  # number of names that are Python objects at once
 
 
 class PackedNames(Sequence[bytes]):
-    """Hold names one after another, without an object for each."""
+    """A sequence of names without a Python object for each."""
 
     def __init__(self) -> None:
         self.text, self.ends = bytearray(), array("Q", [0])
@@ -66,11 +66,11 @@ class PackedNames(Sequence[bytes]):
 
 
 class ContainerTable:
-    """Collect containers in their order: 28 bytes each and the name.
+    """Collects containers in their order: 28 bytes each, plus the name.
 
     Attributes:
-        names, sizes, versions: of each its name, its bytes, and the number of its Version.
-        folders: of each the number of its folder.
+        names, sizes, versions: name, bytes and number of the Version of each container.
+        folders: number of each container's folder.
     """
 
     def __init__(self) -> None:
@@ -89,7 +89,7 @@ class ContainerTable:
 
 
 class LeftOut:
-    """Count what is left out.
+    """Counts of entries left out.
 
     Attributes:
         counts: reason -> number.
@@ -101,34 +101,34 @@ class LeftOut:
         self.examples: dict[str, bytes] = {}
 
     def add(self, reason: str, name: bytes, count: int = 1) -> None:
-        """Count `count` entries, one of which is called `name`."""
+        """Count `count` entries; `name` is the name of one of them."""
         self.counts[reason] += count
         self.examples[reason] = min(name, self.examples.get(reason, name))
 
     def add_all(self, other: LeftOut) -> None:
-        """Count what `other` has counted, too."""
+        """Add the counts of `other`."""
         for reason, count in other.counts.items():
             self.add(reason, other.examples[reason], count)
 
 
 class SamplesWriter:
-    """Collect what Samples looks up, then write it.
+    """Collects the content of a Samples index, then writes it.
 
-    Images in folders, or of a list, are containers in folders with labels; others are samples in containers.
+    Images in folders or in a list are containers in folders with labels; others are samples in containers.
 
     Args:
         root: folder or URL of the folders.
-        rules: FOLDER_RULES or LIST_RULES of containers in folders.
-        kind: as of SamplesHeader, as flat, made_by and labels_digest.
+        rules: FOLDER_RULES or LIST_RULES for containers in folders.
+        kind: as in SamplesHeader, like flat, made_by and labels_digest.
 
     Attributes:
-        left_out: what is not served.
+        left_out: entries that are not served.
         classes: names of the classes.
         containers: the containers.
         paths: digest of the paths of containers in folders.
         keys, container_of, starts, sizes: of the samples in containers; starts and sizes in bytes.
-        labels: class numbers (int32) of these.
-        probe: digest of some of the samples' bytes, where keys and sizes do not tell the samples apart.
+        labels: class numbers (int32) of these samples.
+        probe: digest of some of the samples' bytes, if keys and sizes do not identify the samples.
     """
 
     def __init__(self, *, root: bytes = b"", rules: bytes = b"", kind: str = "") -> None:
@@ -145,9 +145,9 @@ class SamplesWriter:
         self.probe = b""
 
     def add_folder(self, path: bytes, label: int, stamps: tuple[int, int, int] | None = None) -> int:
-        """Add a folder, `path` relative to the root, whose images are of class `label`; return its number.
+        """Add a folder, `path` relative to the root, with images of class `label`; return its number.
 
-        stamps: mtime, ctime and inode, of a folder that was listed; of all folders or none.
+        stamps: mtime, ctime and inode of a listed folder; for all folders or none.
         """
         self.folders.append(path)
         self.folder_labels.append(label)
@@ -168,7 +168,7 @@ class SamplesWriter:
             getattr(table, column).frombytes(np.asarray(getattr(files, column))[order].tobytes())
 
     def add_container(self, container: Container) -> int:
-        """Add a container that lies in no folder; return its number."""
+        """Add a container without a folder; return its number."""
         name, size, version = container
         self.containers.names.append(name)
         self.containers.sizes.append(size)
@@ -180,7 +180,7 @@ class SamplesWriter:
     def add_samples(
         self, container_of: npt.ArrayLike, starts: npt.ArrayLike, sizes: npt.ArrayLike, keys: Sequence[bytes]
     ) -> None:
-        """Add samples: numbers of their containers, where they begin there, their bytes (int64 [n]), their keys."""
+        """Add samples: numbers of their containers, offsets in them, sizes in bytes (int64 [n]), and keys."""
         columns = ((self.container_of, container_of), (self.starts, starts), (self.sizes, sizes))
         for column, values in columns:
             column.frombytes(np.ascontiguousarray(values, np.int64).tobytes())
@@ -195,7 +195,7 @@ class SamplesWriter:
             setattr(self, name, array("q", np.asarray(getattr(self, name))[samples].tobytes()))
 
     def save(self, name: bytes | None = None) -> Samples:
-        """Write the index and map it: to the user's cache folder, or in memory without a `name`."""
+        """Write the index to the user's cache folder, or to memory without a `name`, and map it."""
         return save_in_memory(self.write, Samples) if name is None else save_index(name, self.write, Samples)
 
     def write(self, file: BinaryIO) -> None:
@@ -249,7 +249,7 @@ class SamplesWriter:
         Samples.write(file, header, columns)
 
     def _identify_files(self, labels: npt.NDArray[np.integer]) -> tuple[str, str]:
-        """Return digests of the number of images, paths, sizes and classes; the second of versions, too."""
+        """Return digests of the number of images, paths, sizes and classes; the second also covers versions."""
         table = self.containers
         digest = hashlib.blake2b(self.rules, digest_size=DIGEST_BYTES)
         digest.update(len(table).to_bytes(8, "little"))
@@ -261,7 +261,7 @@ class SamplesWriter:
         return fingerprint, content.hexdigest()
 
     def _identify_ranges(self) -> tuple[str, str]:
-        """Return digests of keys, sizes, labels and classes; the second of containers, not their names, too."""
+        """Return digests of keys, sizes, labels and classes; the second also covers containers, except their names."""
         digest, table = hashlib.blake2b(_RANGE_RULES, digest_size=DIGEST_BYTES), self.containers
         lengths, sizes = np.diff(np.asarray(self.keys.ends)), np.asarray(self.sizes)
         for part in (self.keys.text, lengths, sizes, self.labels.astype(np.int32), *join_names(self.classes)):

@@ -1,4 +1,4 @@
-"""Tells one state of a file or an object from another."""
+"""Versions of files and objects, which identify their content."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ _NOWHERE = -(1 << 63)
 
 
 def stamps_of(status: os.stat_result) -> tuple[int, int, int]:
-    """Return mtime, ctime (ns, up to the year 2262) and inode, which tell whether a file or folder has changed."""
+    """Return mtime, ctime (ns, up to the year 2262) and inode, which show whether a file or folder has changed."""
     return mtime_ns(status), min(status.st_ctime_ns, 2**63 - 1), status.st_ino
 
 
 class Version(NamedTuple):
-    """Identify a state of the content of a file or an object, next to its name and size.
+    """A state of the content of a file or an object, besides its name and size.
 
     Attributes:
-        number: what an index stores: modification time (ns) of a file, or a hash of the ETag of an object.
-        ctime_ns, inode: time of the last change of a file, and its inode; 0 where these were not recorded.
-        is_known: False if a change is not noticed while the size stays the same: nothing is kept on its strength.
+        number: the number stored in an index: modification time (ns) of a file, or a hash of the ETag of an object.
+        ctime_ns, inode: time of the last change of a file, and its inode; 0 if not recorded.
+        is_known: False if a change with the same size is not detected: then no copies are stored.
     """
 
     number: int
@@ -40,41 +40,41 @@ class Version(NamedTuple):
 
     @classmethod
     def of_object(cls, etag: str | None, modified: object, size: int) -> Version:
-        """Return the version of an object; without a tag, of its time. Some web servers report neither."""
-        is_dated = bool(modified) and getattr(modified, "timestamp", lambda: 1)() != 0  # obstore's for none is 1970
+        """Return the version of an object from its tag, or else its time. Some web servers report neither."""
+        is_dated = bool(modified) and getattr(modified, "timestamp", lambda: 1)() != 0  # obstore returns 1970 for none
         if not etag and not is_dated:
             return cls(-1 - size, is_known=False)
-        # In listings Azure leaves out the quotes. Some servers call a tag weak and strong in turn (RFC 9110, 8.8.3).
+        # Azure's listings omit the quotes. Some servers alternate between weak and strong tags (RFC 9110, 8.8.3).
         identity = etag.removeprefix("W/").strip('"') if etag else str(modified)
         digest = hashlib.blake2b(identity.encode(), digest_size=8).digest()
         return cls(int.from_bytes(digest, "little") >> 1)
 
     @classmethod
     def of_stored_object(cls, number: int) -> Version:
-        """Return the version of an object from the number that an index stores."""
+        """Return the version of an object from the number in an index."""
         return cls(number, is_known=number >= 0 or number == _NOWHERE)
 
     def is_same(self, now: Version) -> bool:
-        """Return whether the content is certainly that of `now`.
+        """Return whether the content is certainly the same as in `now`.
 
-        Programs that copy files put their times back, and many files have equal sizes: the time of the last change and
-        the inode tell them apart, where both versions have them.
+        Programs that copy files restore their times, and many files have equal sizes: the time of the last change and
+        the inode distinguish them, if both versions have them.
         """
         are_stamped = self.inode and now.inode
         return self.is_known and now.is_known and (self[:3] == now[:3] if are_stamped else self.number == now.number)
 
 
-# Of what is not there, that this user may not look at, or that is not a regular file: reading it raises.
+# The version of a file that is missing, inaccessible to this user, or not a regular file: reading it raises.
 MISSING = Version(_NOWHERE)
 
 
 class Container(NamedTuple):
-    """Describe a file or an object that holds samples, as it was when it was indexed.
+    """The state of a file or an object with samples when it was indexed.
 
     Attributes:
         name: absolute path, or URL.
-        size: bytes.
-        version: of its content.
+        size: number of bytes.
+        version: version of its content.
     """
 
     name: bytes
@@ -86,7 +86,7 @@ class Container(NamedTuple):
         return cls(path, status.st_size, Version.of_file(status))
 
     def is_unchanged(self) -> bool:
-        """Return whether it, a file, still has this size and version (3 us)."""
+        """Return whether the file still has this size and version (3 us)."""
         try:
             now = Container.of_file(self.name, os.stat(self.name))
         except OSError:

@@ -1,1 +1,1 @@
-"""What a source is, and data as a table over sources: chosen rows, added columns."""
+"""The contract of sources, and data as a table over sources: chosen rows, added columns."""

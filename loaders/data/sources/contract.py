@@ -1,4 +1,4 @@
-"""Protocols of a source: for each index an encoded image and its label."""
+"""Protocols of sources: an encoded image and its label for each index."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from penstock.pipelines.native.rows import Names, Rows
 from penstock.pipelines.targets import Targets
 
 Opened = TypeVar("Opened")
-ONE_CLASS = b"."  # the class of images without labels, as of a flat folder
-_READING = ("read", "path")  # methods on which it depends what is read
+ONE_CLASS = b"."  # the class of images without labels, such as those of a flat folder
+_READING = ("read", "path")  # methods that decide what is read
 
 
 @runtime_checkable
 class Source(Protocol):
-    """Serve images numbered from 0, in a fixed order, to one process or many.
+    """Images numbered from 0, in a fixed order, for one process or many.
 
-    It must be safe to read from several threads. Where workers are processes, a source is pickled into each when that
-    starts, so large data should be shared memory or a file that is opened again.
+    It must be safe to read from several threads. If workers are processes, the source is pickled into each at its
+    start, so large data should be in shared memory or in a file that is opened again.
 
     Workers are threads unless the source has a true attribute `holds_interpreter_lock`: its read() computes in Python,
     or in a package that keeps the lock. docs/guides/own-source.md has the rule and examples.
 
-    What read() raises becomes a LoaderError of that sample, which on_bad_sample="raise" raises and "replace" replaces.
-    OSErrors and HTTP errors that can heal are retried first; see source_faults.
-    MemoryError, and LoaderErrors of a machine's fault, always raise.
+    Exceptions in read() become a LoaderError of that sample: on_bad_sample="raise" raises it, "replace" replaces the
+    sample. Transient OSErrors and HTTP errors are retried first; see source_faults. MemoryError, and LoaderErrors for
+    faults of the machine, are always raised.
     """
 
     @property
@@ -40,7 +40,7 @@ class Source(Protocol):
 
     @property
     def fingerprint(self) -> str:
-        """Hex digest that identifies the images and labels; a copy of the data set has the same."""
+        """Hex digest that identifies the images and labels; a copy of the data set has the same digest."""
         ...
 
     @property
@@ -59,26 +59,26 @@ class Source(Protocol):
         ...
 
     def path(self, index: int) -> bytes:
-        """Return the name of image `index` in error texts; of an address, user and query are left out there."""
+        """Return the name of image `index` in error texts, which leave out the user and query of a URL."""
         ...
 
     def describe(self) -> str:
-        """Return one line for people: images, classes, bytes."""
+        """Return one line for users: images, classes, bytes."""
         ...
 
 
 @runtime_checkable
 class LocatedSource(Source, Protocol):
-    """Locate the encoded images, so that the native library can read them."""
+    """A source that locates its encoded images, so that the native library can read them."""
 
     def locate(self, indices: npt.NDArray[np.int64], rows: Rows) -> Names:
-        """Fill `rows` (ROW [n], zeroed) with where images `indices` (int64 [n]) lie; a row may stay ELSEWHERE."""
+        """Fill `rows` (ROW [n], zeroed) with the places of images `indices` (int64 [n]); a row may stay ELSEWHERE."""
         ...
 
 
 @runtime_checkable
 class FetchingSource(Source, Protocol):
-    """Fetch samples ahead of their use."""
+    """A source that fetches samples ahead of use."""
 
     @property
     def has_room(self) -> bool:
@@ -86,34 +86,34 @@ class FetchingSource(Source, Protocol):
         ...
 
     def announce(self, indices: npt.NDArray[np.int64]) -> None:
-        """Begin to fetch images `indices` (int64 [n]), each of which is then read once; return at once."""
+        """Begin to fetch images `indices` (int64 [n]) and return at once; each is then read once."""
         ...
 
     def forget(self) -> None:
-        """Forget what was announced and not read."""
+        """Forget images that were announced and not read."""
         ...
 
 
 @runtime_checkable
 class BlockSource(FetchingSource, Protocol):
-    """Fetch neighbouring samples in few large requests, if they are announced together."""
+    """A source that fetches neighbouring samples in few large requests, if they are announced together."""
 
     def make_room(self, num_samples: int) -> bool:
-        """Make room for so many samples that are announced before they are needed; return whether there is."""
+        """Make room for `num_samples` announced before they are needed; return whether there is enough."""
         ...
 
     def announce_blocks(self, indices: npt.NDArray[np.int64]) -> None:
-        """Begin to fetch images `indices` (int64 [n]) long before each is read once; return at once."""
+        """Begin to fetch images `indices` (int64 [n]) and return at once; each is read once, much later."""
         ...
 
 
 @runtime_checkable
 class BlockwiseSource(Source, Protocol):
-    """Read neighbouring samples together, such as the rows of a row group, and keep some of these blocks."""
+    """A source that reads neighbouring samples together, such as a row group, and keeps some of these blocks."""
 
     @property
     def num_kept_blocks(self) -> int:
-        """Number of blocks to mix at a time, at least 1, so that each is read once while it is kept."""
+        """Number of blocks to mix, at least 1, so that each block is read only once while it is kept."""
         ...
 
     def block_sizes(self) -> npt.NDArray[np.int64]:
@@ -123,28 +123,28 @@ class BlockwiseSource(Source, Protocol):
 
 @runtime_checkable
 class TargetSource(Source, Protocol):
-    """Serve labels that are no class numbers, or several named ones; labels() then returns zeros."""
+    """A source with labels that are not class numbers, or with several labels; labels() then returns zeros."""
 
     def targets(self, indices: npt.NDArray[np.int64]) -> Targets:
-        """Return the labels of images `indices`, one row each: an array, or a dict of arrays by name."""
+        """Return the labels of images `indices`, one row per image: an array, or a dict of arrays by name."""
         ...
 
 
 @runtime_checkable
 class FieldSource(Source, Protocol):
-    """Serve fields of a sample next to its image and label."""
+    """A source with fields besides image and label."""
 
     @property
     def field_kinds(self) -> dict[str, FieldKind]:
-        """Name -> what the field is."""
+        """Name -> kind of the field."""
         ...
 
     def fields(self, indices: npt.NDArray[np.int64]) -> dict[str, Any]:
-        """Return the fields of images `indices` that are no masks, by name.
+        """Return the fields of images `indices` by name, except masks.
 
-        Boxes are a Ragged of float32 [4] (left, top, right, bottom), int64 class numbers and, if they are known, int32
-        [2], width and height of the image that was annotated; keypoints float32 [n, k, 3], or of boxes a Ragged of [k,
-        3]; an integer is int64 [n]; text, bytes and json are lists. Pixels are those of the image as it is read.
+        Boxes are a Ragged of float32 [4] (left, top, right, bottom), int64 class numbers and, if known, int32 [2], the
+        width and height of the annotated image; keypoints are float32 [n, k, 3], or a Ragged of [k, 3] for boxes;
+        integers are int64 [n]; text, bytes and json are lists. Coordinates are pixels of the image as it is read.
         """
         ...
 
@@ -154,7 +154,7 @@ class FieldSource(Source, Protocol):
 
 
 class Abilities(NamedTuple):
-    """Hold what is_located, is_fetching and has_targets say: Data asks its parts once."""
+    """The results of is_located, is_fetching and has_targets, which Data computes once for its parts."""
 
     locates: bool
     fetches: bool
@@ -167,28 +167,28 @@ def _can(source: Source, ability: str, protocol: type) -> bool:
 
 
 def is_located(source: Source) -> bool:
-    """Say whether `source` locates its images, and does not read them in its own way, as a subclass may."""
+    """Return whether `source` locates its images; a subclass that overrides read() or path() does not."""
     if not _can(source, "locates", LocatedSource):
         return False
-    own = [getattr(source, "__dict__", {}), *map(vars, type(source).__mro__)]  # what comes first counts
+    own = [getattr(source, "__dict__", {}), *map(vars, type(source).__mro__)]  # the first definition counts
     located = next((at for at, names in enumerate(own) if "locate" in names), None)
-    if located is None:  # it passes on the attributes of another source
+    if located is None:  # it forwards the attributes of another source
         return False
     return not any(name in names for names in own[:located] for name in _READING)
 
 
 def is_cache(source: Source) -> bool:
-    """Return whether all images of `source` lie in caches."""
+    """Return whether all images of `source` are in caches."""
     return getattr(source, "is_cache", False)
 
 
 def is_fetching(source: Source) -> TypeGuard[FetchingSource]:
-    """Return whether `source` fetches samples ahead of their use."""
+    """Return whether `source` fetches samples ahead of use."""
     return _can(source, "fetches", FetchingSource)
 
 
 def has_targets(source: Source) -> TypeGuard[TargetSource]:
-    """Return whether the labels of `source` are no class numbers, or several named ones."""
+    """Return whether `source` has labels that are not class numbers, or several labels."""
     return _can(source, "has_targets", TargetSource)
 
 
@@ -198,7 +198,7 @@ def has_fields(source: Source) -> TypeGuard[FieldSource]:
 
 
 def field_kinds_of(source: Source) -> dict[str, FieldKind]:
-    """Return what the fields of `source` are, by name."""
+    """Return the kinds of the fields of `source`, by name."""
     return source.field_kinds if has_fields(source) else {}
 
 
@@ -208,25 +208,25 @@ def has_moving_fields(source: Source) -> bool:
 
 
 def content_of(source: Source) -> str:
-    """Return a digest that covers the times of files as well, where a source has one, or its fingerprint."""
+    """Return the source's digest that also covers the times of files, or else its fingerprint."""
     content: str = getattr(source, "content", source.fingerprint)
     return content
 
 
 def refresh_source(source: Source) -> Source:
-    """Return the source with its files as they are now, if it can look at them again."""
+    """Return the source with the current state of its files, if it can check them again."""
     refresh: Callable[[], Source] | None = getattr(source, "refreshed", None)
     return source if refresh is None else refresh()
 
 
 class Reopening(Generic[Opened]):
-    """Call `open_again`; pickles as nothing, because workers never do, and it may hold large tables or signed URLs."""
+    """Calls `open_again`; pickles without it: workers never call it, and it may contain large tables or signed URLs."""
 
     def __init__(self, open_again: Callable[..., Opened] | None = None) -> None:
         self._open_again = open_again
 
     def __call__(self, **options: Any) -> Opened:
-        """Open the data again; `options` as the function takes them. Raises LoaderError E-STALE in a worker."""
+        """Open the data again; `options` are passed to the function. Raises LoaderError E-STALE in a worker."""
         if self._open_again is None:
             cause = "the data has changed since it was indexed by another process"
             raise LoaderError("E-STALE", cause, fix="create the loader again")
@@ -237,13 +237,13 @@ class Reopening(Generic[Opened]):
 
 
 def refuse_targets(source: Source, what: str) -> None:
-    """Raise ValueError if `what`, which goes by class, is asked of a source without class numbers."""
+    """Raise ValueError if `what`, which needs classes, is applied to a source without class numbers."""
     if has_targets(source):
-        raise ValueError(f"{what} needs labels that are class numbers, and these are not")
+        raise ValueError(f"{what} needs labels that are class numbers, but these are not")
 
 
 def refuse_mixture(source: Source, what: str, cure: str = "apply it to each source, then mix") -> None:
-    """Raise ValueError if `what`, which cannot keep shares, is asked of a mix(...)."""
+    """Raise ValueError if `what`, which cannot keep shares, is applied to a mix(...)."""
     mixture = getattr(source, "mixture", None)
     if mixture is not None:
         names = ", ".join(map(repr, mixture.names[:3])) + ", ..." * (len(mixture.names) > 3)
@@ -251,9 +251,9 @@ def refuse_mixture(source: Source, what: str, cure: str = "apply it to each sour
 
 
 def sample_name(source: Source, index: int) -> bytes:
-    """Return what image `index` is called wherever its data set lies.
+    """Return a name of image `index` that does not depend on the data set's place.
 
-    That is the source's own name of it, its path relative to the source's root, or what error texts call it.
+    It is the source's own name, the path relative to the source's root, or the name in error texts.
     """
     name = getattr(source, "name", None)
     if callable(name):

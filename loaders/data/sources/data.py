@@ -1,4 +1,4 @@
-"""Holds data as a table: samples of sources, joined or chosen, with columns of labels and fields of their own."""
+"""Data as a table: samples of sources, joined or chosen, with added columns of labels and fields."""
 
 from __future__ import annotations
 
@@ -35,27 +35,27 @@ from penstock.pipelines.native.rows import Names, Rows
 from penstock.pipelines.targets import Targets, parts_of
 
 Indices = npt.NDArray[np.int64]
-_SHOWN = 3  # parts that describe() describes
-_ALONE = ""  # the name of labels that have none
+_SHOWN = 3  # parts described by describe()
+_ALONE = ""  # the name of unnamed labels
 
 
 class Data:
-    """Serve all samples of several sources, those of the first first, or the chosen samples of one source.
+    """All samples of several sources, in the order of the sources, or chosen samples of one source.
 
-    Labels and fields come from columns that were added, or from the sources; only these read, so a cache can be put in
-    their place. `take` and `add` return another table. Rows are in shared memory, 4 bytes each (8 of more than 2**31);
-    columns that were added before the same choice share them, and data in order has none. Pickles only while a process
-    is being started, as SharedArray does.
+    Labels and fields come from added columns, or from the sources; only the sources read images, so a cache can replace
+    them. `take` and `add` return a new table. Rows are in shared memory, 4 bytes each (8 above 2**31 samples); columns
+    added before the same choice share them, and data in order has none. Pickles only while a process is being started,
+    as SharedArray does.
 
     Args:
-        parts: the sources. Their classes become those of merge_classes.
-        joined: whether they are joined; otherwise steps follow.
+        parts: the sources. Their classes are merged by merge_classes.
+        joined: whether they are joined; otherwise there is one part, and steps follow.
         mixture: the MixtureShares of a mix(...).
 
     Attributes:
-        steps: what was done; the first, which has no words, says which samples of the only part are served.
-        abilities: what this data can do.
-        label_classes: for labels that are not class numbers, by name ("" for one alone), the names of their classes.
+        steps: the steps applied; the first, without words, selects the samples of the only part.
+        abilities: the abilities of this data.
+        label_classes: class names of labels that are not class numbers, by label name ("" for a single label).
     """
 
     def __init__(self, parts: Sequence[Source], *, joined: bool = False, mixture: MixtureShares | None = None) -> None:
@@ -66,7 +66,7 @@ class Data:
         self._show(parts)
 
     def _show(self, parts: Sequence[Source], target_parts: tuple[Any, ...] = ()) -> None:
-        """Take up what the parts are and can do, which is asked once; others may have targets that they lack."""
+        """Set the parts and cache their properties; `target_parts` may provide targets that the parts lack."""
         self.parts: tuple[Any, ...] = tuple(parts)
         self._starts = np.cumsum([0, *map(len, parts)])
         self.steps = self.steps or (Step("", num_rows=int(self._starts[-1])),)
@@ -83,7 +83,7 @@ class Data:
         self._look_up()
 
     def _look_up(self) -> None:
-        """Find the columns that are served: the last one of each name."""
+        """Find the columns to serve: the last one of each name."""
         self.classes, self.field_kinds, has_targets = self._own_classes, dict(self._own_kinds), bool(self._target_parts)
         first = (self._target_parts or self.parts)[0]
         self.label_classes: dict[str, tuple[bytes, ...]] = getattr(first, "label_classes", {})
@@ -102,7 +102,7 @@ class Data:
                 self.classes = step.classes
                 self._numbers = step.numbers if self._numbers is None else step.numbers[self._numbers]
             elif step.fields is not None:
-                new = step.fields  # what belongs to boxes that are replaced, such as keypoints, goes with them
+                new = step.fields  # fields of replaced boxes, such as keypoints, are dropped with them
                 self.field_kinds = {name: kind for name, kind in self.field_kinds.items() if kind.of not in new}
                 self.field_kinds |= {name: field.kind for name, field in new.items()}
                 self._columns |= {name: (field, step) for name, field in new.items()}
@@ -124,27 +124,27 @@ class Data:
 
     @property
     def content(self) -> str:
-        """Hex digest that covers the times of files as well, as they were at the first call."""
+        """Hex digest that also covers the times of files at the first call."""
         self._content = self._content or self._identify(list(map(content_of, self.parts)), with_files=True)
         return self._content
 
     def take(self, indices: npt.NDArray[np.integer[Any]], text: str = "") -> Data:
-        """Return the samples `indices` (int [n]), in that order. Raises LoaderError E-NODATA without one.
+        """Return the samples `indices` (int [n]), in that order. Raises LoaderError E-NODATA if there are none.
 
-        text: what is put before the description, if it is not "900 of ".
+        text: prefix of the description, by default such as "900 of ".
         """
         if not len(indices):
-            cause = f"the subset holds none of the {len(self):,} samples"
+            cause = f"the subset contains none of the {len(self):,} samples"
             raise LoaderError("E-NODATA", cause, fix="choose a larger part", path=getattr(self, "root", None))
         *steps, last = self._choose(indices)
-        if steps[-1].chooses and not text:  # a part of a part is one part
+        if steps[-1].chooses and not text:  # a part of a part becomes one step
             last = steps.pop()
         digest = hashlib.blake2b(np.ascontiguousarray(last.rows.array, "<i8").data, digest_size=32).hexdigest()
         last = last._replace(words=f"subset {digest}", before=text or f"{len(indices):,} of ", chooses=True)
         return self._with_steps((*steps, last))
 
     def _choose(self, indices: npt.NDArray[np.integer[Any]]) -> list[Any]:
-        """Return the steps with the rows of samples `indices`, and another one for the choice itself."""
+        """Return the steps with the rows of samples `indices`, and a step for the choice itself."""
         refuse_mixture(self, "a part of the data (subset, max_per_class, split)")
         chosen: dict[int, SharedArray] = {}
 
@@ -159,26 +159,26 @@ class Data:
         return list(map(choose, (*self.steps, Step("", num_rows=len(self)))))
 
     def add(self, step: Step) -> Data:
-        """Return the same samples with the columns or class numbers of a step."""
+        """Return the same samples with a step's columns or class numbers."""
         return self._with_steps((*self.steps, step._replace(num_rows=len(self))))
 
     def _with_steps(self, steps: tuple[Step, ...]) -> Data:
         view = copy.copy(self)
-        view.__dict__.pop("refreshed", None)  # the own way of this data
+        view.__dict__.pop("refreshed", None)  # an override on this object only
         view.steps = steps
         view._look_up()
         return view
 
     def with_readers(self, parts: Sequence[Source]) -> Data:
-        """Return the same of other sources that hold the same samples, such as a cache."""
+        """Return the same table over other sources of the same samples, such as a cache."""
         view = self._with_steps(self.steps)
         view._show(parts, self._target_parts)
         return view
 
     def refreshed(self) -> Data:
-        """Return this data of the files as they are now.
+        """Return this data with the current state of its files.
 
-        Raises LoaderError E-CHANGED if they are other images, unless they are only joined.
+        Raises LoaderError E-CHANGED if the images have changed, unless the sources are only joined.
         """
         now = list(map(refresh_source, self.parts))
         if all(a is b for a, b in zip(now, self.parts, strict=True)) and not self._columns:
@@ -187,13 +187,13 @@ class Data:
         if self.is_joined:
             return Data(now, joined=True, mixture=self.mixture)
         if now[0].fingerprint != self.parts[0].fingerprint:
-            cause = "images were added, removed or changed since a part of them was chosen"
+            cause = "images were added, removed or changed since a part was chosen"
             raise LoaderError("E-CHANGED", cause, path=getattr(self, "root", None))
         return self.with_readers(now)
 
     @property
     def is_whole(self) -> bool:
-        """Whether a cache is made of this data, and not of its only part: nothing but fields was added."""
+        """Whether a cache is built from this data and not from its only part: only fields were added."""
         part = self.parts[0]
         is_bare = self.is_joined or not isinstance(part, Data) or part.is_whole
         return is_bare and all(step.fields is not None for step in self.steps[1:])
@@ -204,16 +204,16 @@ class Data:
 
     @property
     def indices(self) -> npt.NDArray[Any]:
-        """The index of each sample in the data that this is a part of, int [n]: never write to it."""
+        """The index of each sample in the whole data, int [n], read-only."""
         last = self.steps[-1]
         return last.rows.array if last.chooses and last.rows is not None else np.arange(len(self))
 
     def part_rows(self, indices: Indices) -> Iterator[tuple[Any, Indices]]:
-        """Yield each part of samples `indices`, and their indices there."""
+        """Yield each part that contains samples `indices`, and their indices in it."""
         return ((self.parts[number], inner) for number, _, inner in self._split(indices))
 
     def _split(self, indices: Indices) -> Iterator[tuple[int, Any, Indices]]:
-        """Yield the number of each part of samples `indices`, which of these are its own, and their indices there."""
+        """Yield each part's number, the selection of `indices` in it, and their indices in the part."""
         if len(self.parts) == 1:
             yield 0, slice(None), self.steps[0].rows_of(indices)
             return
@@ -223,7 +223,7 @@ class Data:
             yield number, here, indices[here] - self._starts[number]
 
     def _place(self, index: int) -> tuple[Any, int]:
-        """Return the part that holds sample `index`, and its index there. Raises IndexError."""
+        """Return the part that contains sample `index`, and its index there. Raises IndexError."""
         if not 0 <= index < len(self):
             raise IndexError(f"image {index} of {len(self)}")
         row = self.steps[0].row_of(index)
@@ -231,7 +231,7 @@ class Data:
         return self.parts[number], row - int(self._starts[number])
 
     def _gather(self, indices: Indices, look_up: Callable[[int, Indices], dict[str, Any]]) -> dict[str, Any]:
-        """Return values of samples by name: `look_up` takes the number of a part, and indices there."""
+        """Return values of samples by name; `look_up` is called with the number of a part and indices in it."""
         if len(self.parts) == 1 or not len(indices):
             return look_up(0, self.steps[0].rows_of(indices))
         split = list(self._split(indices))
@@ -246,12 +246,12 @@ class Data:
         return part.read(inner)  # type: ignore[no-any-return]
 
     def stored_orientation(self, index: int) -> int:
-        """Return the EXIF orientation that a cache holds apart from image `index`; 0 if it does not."""
+        """Return the EXIF orientation of image `index` that a cache stores separately; 0 if there is none."""
         part, inner = self._place(index)
         return part.stored_orientation(inner) if hasattr(part, "stored_orientation") else 0
 
     def locate(self, indices: Indices, rows: Rows) -> Names:
-        """Say in `rows` where images `indices` lie; those of a part that does not locate them stay ELSEWHERE."""
+        """Fill `rows` with the places of images `indices`; images that a part does not locate stay ELSEWHERE."""
         if len(self.parts) == 1:
             return self.parts[0].locate(self.steps[0].rows_of(indices), rows)  # type: ignore[no-any-return]
         return locate_joined(((self.parts[number], *own) for number, *own in self._split(indices)), rows)
@@ -280,7 +280,7 @@ class Data:
 
     @property
     def traffic(self) -> tuple[int, int]:
-        """Requests that were answered, and the bytes that came."""
+        """Number of requests answered and of bytes received."""
         requests, num_bytes = zip(*(getattr(part, "traffic", (0, 0)) for part in self.parts), strict=True)
         return sum(requests), sum(num_bytes)
 
@@ -332,7 +332,7 @@ class Data:
         return part.mask(name, inner)  # type: ignore[no-any-return]
 
     def field_path(self, name: str, index: int) -> bytes | None:
-        """Return the path of the file that holds field `name` of image `index`; None if it lies in none of its own."""
+        """Return the path of the file with field `name` of image `index`; None if it has no separate file."""
         if name in self._columns:
             field, step = self._columns[name]
             return field.path(step.row_of(index), self.name(index))
@@ -351,26 +351,26 @@ class Data:
 
 
 def as_data(source: Source) -> Data:
-    """Return data to which a step can be added, over what a cache holds of `source`."""
-    is_open = type(source) is Data and not source.is_whole and "refreshed" not in vars(source)  # its own way
+    """Return `source` as data to which a step can be added without changing what a cache contains."""
+    is_open = type(source) is Data and not source.is_whole and "refreshed" not in vars(source)  # overridden
     return source if is_open else Data([source])  # type: ignore[return-value]
 
 
 def join_sources(sources: Sequence[Source]) -> Source:
-    """Return several sources as one; one alone as it is. Raises ValueError without a source."""
+    """Return several sources as one; a single source unchanged. Raises ValueError without a source."""
     if not sources:
         raise ValueError("concat needs at least one source, got none")
     return sources[0] if len(sources) == 1 else Data(sources, joined=True)
 
 
 def find_whole(source: Source) -> list[Source]:
-    """Return the data sets, each whole and once, whose samples `source` serves: one for a subset or a split."""
+    """Return the whole data sets behind `source`, each once; a single one for a subset or a split."""
     found = [whole for part in source.parts for whole in find_whole(part)] if isinstance(source, Data) else [source]
     return [each for number, each in enumerate(found) if not any(each is other for other in found[:number])]
 
 
 def find_places(source: Source, indices: Indices) -> Iterator[tuple[Source, Indices]]:
-    """Yield each data set, whole, of samples `indices`, and their indices there."""
+    """Yield each whole data set that contains samples `indices`, and their indices in it."""
     if not isinstance(source, Data):
         yield source, indices
         return
@@ -379,7 +379,7 @@ def find_places(source: Source, indices: Indices) -> Iterator[tuple[Source, Indi
 
 
 def images_of(source: Source) -> Any:
-    """Return the source of the images, without labels that are not class numbers, which a cache does not hold."""
+    """Return the source of the images, without labels that are not class numbers, which a cache does not store."""
     if not isinstance(source, Data) or source.steps[-1].labels is None or not source.abilities.has_targets:
         return source
     return source._with_steps(source.steps[:-1]) if len(source.steps) > 2 else source.parts[0]

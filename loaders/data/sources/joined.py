@@ -1,4 +1,4 @@
-"""Checks what joined sources have in common, and merges it: classes, kinds of labels and fields, tables of names."""
+"""Merges classes, kinds of labels and fields, and name tables of joined sources, after checking that they agree."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from penstock.pipelines.targets import map_targets
 
 
 def check_targets(sources: Sequence[Source]) -> bool:
-    """Return whether sources have labels other than class numbers; raise ValueError where they differ in kind."""
+    """Return whether sources have labels other than class numbers; raise ValueError if they differ in kind."""
     if len(sources) == 1:
         return has_targets(sources[0])
     nothing = np.zeros(0, np.int64)
@@ -34,12 +34,12 @@ def check_targets(sources: Sequence[Source]) -> bool:
     if kinds == {"class numbers"}:
         return False
     if any(getattr(source, "label_classes", {}) != getattr(sources[0], "label_classes", {}) for source in sources):
-        raise ValueError("labels of joined sources must have the same classes in one order: pass classes= to each")
+        raise ValueError("labels of joined sources must have the same classes in the same order: pass classes= to each")
     return True
 
 
 def check_fields(of_sources: Sequence[Mapping[str, FieldKind]]) -> dict[str, FieldKind]:
-    """Return the fields of sources by name; raise ValueError where they differ."""
+    """Return the fields of sources by name; raise ValueError if they differ."""
     first, *others = map(dict, of_sources)
     for name, kind in first.items():
         if any(name in other and other[name].category_ids != kind.category_ids for other in others):
@@ -48,16 +48,16 @@ def check_fields(of_sources: Sequence[Mapping[str, FieldKind]]) -> dict[str, Fie
     for other in others:
         if other != first:
             differ = sorted(name for name in {**first, **other} if first.get(name) != other.get(name))
-            raise ValueError(f"joined sources must have equal fields, classes included; {', '.join(differ)} differ")
+            raise ValueError(f"joined sources must have equal fields, including classes; {', '.join(differ)} differ")
     return dict(first)
 
 
 def merge_classes(of_sources: Sequence[tuple[bytes, ...]]) -> tuple[bytes, ...]:
     """Return the class names of all sources, by class number.
 
-    Equal tuples of classes are kept as they are. Otherwise a class is a name, whichever sources have it; the names are
-    sorted as those of class folders, or by value if all are numbers. So the order of the sources does not change the
-    class numbers. Raises ValueError for a source with two classes of one name.
+    Equal tuples of classes stay unchanged. Otherwise classes are matched by name; the names are sorted as class folders
+    are, or by value if all are numbers. So the order of the sources does not change the class numbers. Raises
+    ValueError for a source with two classes of the same name.
     """
     if len(set(of_sources)) == 1:
         return of_sources[0]
@@ -65,16 +65,16 @@ def merge_classes(of_sources: Sequence[tuple[bytes, ...]]) -> tuple[bytes, ...]:
         if len(set(classes)) < len(classes):
             twice = next(name for name in classes if classes.count(name) > 1)
             raise ValueError(
-                f"two classes of one source are called {shown(os.fsdecode(twice))}, and joined sources match classes "
-                "by name: give them different names with classes=, or all sources the same classes"
+                f"two classes of one source are named {shown(os.fsdecode(twice))}, but joined sources match classes "
+                "by name: use classes= to give them different names, or the same classes for all sources"
             )
     names = sorted({name for classes in of_sources for name in classes})
     if ONE_CLASS in names:
         unlabelled = sum(ONE_CLASS in classes for classes in of_sources)
         warn_user(
-            f"{unlabelled:,} of {len(of_sources):,} joined sources have no labels: all of their images are of class "
-            f"{names.index(ONE_CLASS)}, called '.', next to the classes of the others; with_labels(source, labels) "
-            "gives them labels"
+            f"{unlabelled:,} of {len(of_sources):,} joined sources have no labels: all their images are in class "
+            f"{names.index(ONE_CLASS)}, named '.', besides the classes of the others; with_labels(source, labels) "
+            "adds labels"
         )
     if all(name.isdigit() for name in names):
         return tuple(sorted(names, key=int))
@@ -83,7 +83,7 @@ def merge_classes(of_sources: Sequence[tuple[bytes, ...]]) -> tuple[bytes, ...]:
 
 
 def _warn_of_numbers(of_sources: Sequence[tuple[bytes, ...]], names: Sequence[bytes]) -> None:
-    """Warn of sources whose classes are numbers next to others that have names; `names` are those of all."""
+    """Warn if class numbers of some sources are joined with class names of others; `names` are all names."""
     named = (classes for classes in of_sources if classes and not any(name.isdigit() for name in classes))
     one = next((classes[0] for classes in named if classes != (ONE_CLASS,)), None)
     for classes in of_sources:
@@ -92,7 +92,7 @@ def _warn_of_numbers(of_sources: Sequence[tuple[bytes, ...]], names: Sequence[by
         moved = next((at for at, name in enumerate(classes) if names[at : at + 1] != [name]), None)
         if moved is not None:
             warn_user(
-                f"numbers and names of classes are joined, and sorted as text: class {moved} of one source, called "
+                f"numbers and names of classes are joined and sorted as text: class {moved} of one source, named "
                 f"{shown(os.fsdecode(classes[moved]))}, is now class {names.index(classes[moved])}; pass the same "
                 "classes= to all sources for another order"
             )
@@ -101,7 +101,7 @@ def _warn_of_numbers(of_sources: Sequence[tuple[bytes, ...]], names: Sequence[by
             warn_user(
                 f"numbers and names of classes are joined: class {shown(os.fsdecode(classes[0]))} of one source and "
                 f"{shown(os.fsdecode(one))} of another are two classes; pass the same classes= to all sources if the "
-                "numbers are those of the names"
+                "numbers belong to the names"
             )
             return
 
@@ -113,7 +113,7 @@ def renumber(own: tuple[bytes, ...], merged: tuple[bytes, ...]) -> npt.NDArray[n
 
 
 def locate_joined(parts: Iterable[Any], rows: Rows) -> Names:
-    """Say in `rows` where images lie. parts: of each source it, which rows are its own, and its indices of them."""
+    """Fill `rows` with the places of images. parts: for each source, the source, its rows, and its indices."""
     found: list[tuple[Any, Rows, Names]] = []
     for source, here, indices in parts:
         if is_located(source):
@@ -126,10 +126,10 @@ def locate_joined(parts: Iterable[Any], rows: Rows) -> Names:
 
 
 def join_name_tables(parts: Sequence[tuple[Rows, Names]]) -> Names:
-    """Return one table for the rows of all `parts`, which are changed to point into it: the native library takes one.
+    """Return one table for the rows of all `parts`, which are changed to point into it: the native library needs one.
 
-    It holds the names of these rows alone, with whole paths of folders (0.5 us each): a table of all files of all
-    sources would be a copy for each process.
+    It contains only the names of these rows, with whole paths of folders (0.5 us each): a table of all files of all
+    sources would be copied in each process.
     """
     kept = [names.kept for _, names in parts]
     named = [(rows, names) for rows, names in parts if np.any(rows["kind"] == FILE)]

@@ -1,4 +1,4 @@
-"""Turns what a source raises into the LoaderError of its sample, after retries of what can heal."""
+"""Converts exceptions of a source to the LoaderError of its sample, after retrying transient errors."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ Result = TypeVar("Result")
 _STATUS_CODES = {401: "E-ACCESS", 403: "E-ACCESS", 404: "E-MISSING", 410: "E-MISSING"}
 _FIXES = {
     "E-MISSING": "restore it, or pass on_bad_sample='replace'",
-    "E-ACCESS": "check the rights and the credentials of the source",
+    "E-ACCESS": "check the permissions and the credentials of the source",
 }
 _LASTING = "check the storage or server, or pass on_bad_sample='replace'"
 _LABELS_TRIED = 2
-_OWN_CODE = "see the cause: the source's own code raised it; with workers=0 a debugger stops there"
+_OWN_CODE = "see the cause: the source's own code raised it; use workers=0 to debug it"
 
 
 def call_source(method: Callable[..., Result], *arguments: object) -> Result:
-    """Call a method of a source for one sample, again after each of RETRY_DELAYS_S while its error can heal.
+    """Call a method of a source for one sample; retry transient errors after each of RETRY_DELAYS_S.
 
-    Raises LoaderError from what the source raised: E-MISSING, E-ACCESS, E-READ, or the code of `read_error`. A
-    LoaderError of the source and MemoryError pass unchanged.
+    Raises LoaderError from the source's exception: E-MISSING, E-ACCESS, E-READ, or the code of `read_error`. A
+    LoaderError of the source and MemoryError are not changed.
     """
 
     def attempt() -> Result:
         try:
             return method(*arguments)
         except Exception as error:
-            with contextlib.suppress(Exception):  # an HTTPError of urllib keeps its connection open until it is closed
+            with contextlib.suppress(Exception):  # an HTTPError of urllib keeps its connection open until closed
                 getattr(error, "close", int)()
             raise
 
@@ -54,7 +54,7 @@ def call_source(method: Callable[..., Result], *arguments: object) -> Result:
 
 
 def call_by_name(source: Source, function: Callable[[str], Any], called: str = "the function") -> list[Any]:
-    """Return what a function of the user's returns for the name of each sample. Raises ValueError where it raises."""
+    """Return the results of a user's function for the name of each sample. Raises ValueError if it raises."""
     found = []
     for index in range(len(source)):
         name = os.fsdecode(sample_name(source, index))
@@ -68,7 +68,7 @@ def call_by_name(source: Source, function: Callable[[str], Any], called: str = "
 
 @contextlib.contextmanager
 def naming_method(method: str) -> Iterator[None]:
-    """Turn what a source's `method` raises in the block into LoaderError E-DATASET: no single sample is at fault."""
+    """Convert exceptions of a source's `method` in the block to LoaderError E-DATASET, without a sample."""
     try:
         yield
     except LoaderError:
@@ -79,7 +79,7 @@ def naming_method(method: str) -> Iterator[None]:
 
 
 def checked_class_numbers(labels: Any, count: int) -> npt.NDArray[np.integer[Any]]:
-    """Return what a source's labels() returned for `count` images. Raises LoaderError E-DATASET for other values."""
+    """Return the result of a source's labels() for `count` images. Raises LoaderError E-DATASET for other values."""
     if isinstance(labels, np.ndarray) and labels.shape == (count,) and labels.dtype.kind in "iu":
         if labels.min(initial=0) >= 0:
             return labels
@@ -91,7 +91,7 @@ def checked_class_numbers(labels: Any, count: int) -> npt.NDArray[np.integer[Any
 
 
 def check_source(source: Source) -> None:
-    """Raise LoaderError E-DATASET for a source whose classes or labels are not as Source describes them."""
+    """Raise LoaderError E-DATASET if a source's classes or labels violate the protocol Source."""
     classes = source.classes
     if not isinstance(classes, (tuple, list)) or not all(isinstance(name, bytes) for name in classes):
         cause = f"the source's classes must be a tuple of bytes, got {shown(classes)}"
@@ -105,11 +105,11 @@ def check_source(source: Source) -> None:
 
 
 def name_sample(source: Source, sample: int) -> bytes:
-    """Return what `source` calls a sample, without passwords and tokens of an address; b"" if it cannot say."""
+    """Return the source's name of a sample, without passwords and tokens of a URL; b"" if this fails."""
     try:
         path: bytes | str = source.path(sample)
         return hide_secrets(path if isinstance(path, bytes) else path.encode(errors="surrogateescape"))
-    except Exception:  # must not hide the error that the name is wanted for
+    except Exception:  # must not hide the error that needs the name
         return b""
 
 
@@ -117,24 +117,24 @@ def _translate(error: Exception) -> LoaderError:
     status, code = find_status(error), "E-READ"
     if status is not None:
         code = _STATUS_CODES.get(status, code)
-    elif isinstance(error, (FileNotFoundError, PermissionError)):  # fsspec, too, raises them without a number
+    elif isinstance(error, (FileNotFoundError, PermissionError)):  # fsspec also raises them without a number
         code = "E-MISSING" if isinstance(error, FileNotFoundError) else "E-ACCESS"
     elif isinstance(error, OSError):
         code = read_error(error, b"").code
     fix = _FIXES.get(code)
-    if code == "E-READ" and not can_heal(error):  # else the code's own fix, which mentions the retries
+    if code == "E-READ" and not can_heal(error):  # otherwise the code's own fix, which mentions the retries
         fix = _LASTING if status is not None or isinstance(error, OSError) else _OWN_CODE
     return LoaderError(code, f"{type(error).__name__}: {error}{_place(error)}", fix=fix)
 
 
 def _place(error: Exception) -> str:
-    """Return the innermost line of the source's own file that `error` passed, as " (FILE:LINE)"; "" for none."""
+    """Return the innermost line of the source's own file in the traceback of `error`, " (FILE:LINE)"; "" for none."""
     frames = [
         (frame.f_globals.get("__name__", "").startswith("penstock."), frame.f_code.co_filename, line)
         for frame, line in traceback.walk_tb(error.__traceback__)
         if frame.f_code.co_filename not in (__file__, retries.__file__)
     ]
-    of_user = [frame for frame in frames if not frame[0]]  # Data stands before a part's own source
+    of_user = [frame for frame in frames if not frame[0]]  # Data precedes a part's own source
     lines = [(file, line) for _, file, line in of_user or frames]
     own = [line for file, line in lines if file == lines[0][0]]
     return f" ({lines[0][0]}:{own[-1]})" if own else ""

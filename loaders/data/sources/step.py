@@ -1,4 +1,4 @@
-"""Holds what was done to data: a choice of samples, columns that were added, or shares of a mixture."""
+"""The steps applied to data: a choice of samples, added columns, or shares of a mixture."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from penstock.pipelines.fields.field_kinds import FieldKind
 
 
 class Field(NamedTuple):
-    """Hold a field of all samples: what it is, and its values; for masks, what reads them."""
+    """A field of all samples: its kind and its values, or for masks, their reader."""
 
     kind: FieldKind
     column: Any
 
     def path(self, row: int, sample: bytes) -> bytes | None:
-        """Return the path of the file that holds the value of the sample called `sample`; None if there is none."""
+        """Return the path of the file with the value of the sample named `sample`; None if there is none."""
         find: Callable[[int, bytes], bytes] | None = getattr(self.column, "path", None)
         return None if find is None else find(row, sample)
 
 
 class Step(NamedTuple):
-    """Hold one thing that was done to data.
+    """A step applied to data.
 
     Attributes:
-        words: what was done, for the fingerprint.
-        before, after: what is put around the description of the data.
+        words: text of the step for the fingerprint.
+        before, after: texts around the description of the data.
         chooses: whether samples were chosen.
-        labels: labels that were added, by name: class numbers alone, or targets.
-        fields: Fields that were added, by name.
-        classes, numbers: class names that were chosen, and the new number of each class, int64 [classes].
-        rows: of each sample its row in what the step was done to, and in the columns; None for the same numbers.
+        labels: added labels by name: class numbers only, or targets.
+        fields: added Fields by name.
+        classes, numbers: chosen class names, and the new number of each class, int64 [classes].
+        rows: each sample's row in the data before the step, and in the columns; None if the numbers are the same.
         num_rows: number of these rows.
     """
 
@@ -60,12 +60,12 @@ class Step(NamedTuple):
 
 
 class MixtureShares(NamedTuple):
-    """Hold what decides the order of a mixture.
+    """The settings that decide the order of a mixture.
 
     Attributes:
-        names: of the sources.
-        sizes: samples of each source.
-        shares: of each epoch the share of each source; the last goes for all later epochs.
+        names: names of the sources.
+        sizes: number of samples of each source.
+        shares: for each epoch, the share of each source; the last entry applies to all later epochs.
     """
 
     names: tuple[str, ...]
@@ -73,7 +73,7 @@ class MixtureShares(NamedTuple):
     shares: tuple[tuple[float, ...], ...]
 
     def count_sources(self, indices: npt.NDArray[Any]) -> dict[str, int]:
-        """Return name -> how many of images `indices` (int64 [n]) are of that source."""
+        """Return name -> number of images `indices` (int64 [n]) from that source."""
         ends = np.cumsum(self.sizes)
         counts = np.bincount(np.searchsorted(ends, indices, "right"), minlength=len(ends)).tolist()
         return dict(zip(self.names, counts, strict=True))

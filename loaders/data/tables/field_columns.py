@@ -1,4 +1,4 @@
-"""Takes the values of fields from the columns of tables, data frames and files of Arrow."""
+"""Reads the values of fields from columns of tables, data frames and Arrow files."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ _IPC_SUFFIXES = (".arrow", ".feather")
 
 @dataclasses.dataclass(frozen=True)
 class Column:
-    """Name a column that holds the values of a field, where with_fields takes a list of values.
+    """A column with the values of a field; with_fields accepts it in place of a list of values.
 
     Attributes:
-        name: of the column. Of masks it holds paths or encoded files; of boxes, classes and keypoints lists, or their
-            text in JSON.
-        table: a table, file of Arrow, data frame or Dataset with one row per sample; by default the data itself.
-        json: whether text is to be read as JSON.
+        name: name of the column. For masks, the column contains paths or encoded files; for boxes, classes and
+            keypoints, lists or JSON text.
+        table: a table, Arrow file, data frame or Dataset with one row per sample; by default the data itself.
+        json: whether text is parsed as JSON.
     """
 
     name: str
@@ -45,14 +45,14 @@ class Column:
 
 
 def has_column(value: object) -> bool:
-    """Return whether a field, as with_fields takes it, is a Column or has one among its parts."""
+    """Return whether a field of with_fields is a Column or contains one."""
     return next(_columns_of(value), None) is not None
 
 
 def fill_columns(given: Mapping[str, object], data: object, root: AnyPath | None = None) -> dict[str, object]:
-    """Return fields as with_fields takes them, with values in place of each Column.
+    """Return fields for with_fields, with values in place of each Column.
 
-    data: what the source was opened from. root: folder of relative paths, by default that of the table. Raises
+    data: the data that was opened. root: folder of relative paths, by default the table's folder. Raises
     ValueError, LoaderError as open_tables does.
     """
     return {
@@ -61,9 +61,9 @@ def fill_columns(given: Mapping[str, object], data: object, root: AnyPath | None
 
 
 def refuse_other_order(given: Mapping[str, object], source: Source) -> None:
-    """Raise ValueError for a Column of another table that names the images of `source`, in another order.
+    """Raise ValueError for a Column of a separate table that names the images of `source` in another order.
 
-    given: fields as with_fields takes them. A table that has another number of rows is left to who takes its values.
+    given: fields for with_fields. A table with another number of rows is refused later, where its values are used.
     """
     tables = {id(each.table): (name, each.table) for name, value in given.items() for each in _columns_of(value)}
     for name, table in tables.values():
@@ -74,8 +74,8 @@ def refuse_other_order(given: Mapping[str, object], source: Source) -> None:
             called, paths = _call_row, _name_rows(table)
         if len(paths) == len(source) and (found := _find_other(paths, source, called)) is not None:
             raise ValueError(
-                f"field {name!r}: the table is in another order than the data: its row {found}, counted from 0, is of "
-                f"{printable(paths[found])}, and sample {found} is {printable(called(source, found))}: pass the table "
+                f"field {name!r}: the table's order differs from the data's: its row {found} (from 0) is for "
+                f"{printable(paths[found])}, but sample {found} is {printable(called(source, found))}: pass the table "
                 "as the data, with_fields(table, ...), or a function of a sample's name"
             )
 
@@ -92,7 +92,7 @@ def _columns_of(value: object) -> Iterator[Column]:
 
 
 def _read_paths(table: object) -> list[str]:
-    """Return the paths of images that a table holds; none where no column is known to hold them."""
+    """Return the image paths in a table; none if no column is known to contain them."""
     named = find_named(IMAGE_COLUMNS, _column_names(table))
     if named is None or not _may_hold_paths(table, named):
         return []
@@ -101,8 +101,8 @@ def _read_paths(table: object) -> list[str]:
 
 
 def _may_hold_paths(table: object, name: str) -> bool:
-    """Return whether a column may hold text: one of images is not worth reading."""
-    schema = getattr(getattr(table, "data", table), "schema", None)  # of a Dataset, or a table of pyarrow
+    """Return whether a column may contain text: a column of images should not be read."""
+    schema = getattr(getattr(table, "data", table), "schema", None)  # of a Dataset or a pyarrow table
     if isinstance(table, (str, bytes, os.PathLike)):
         path = _find_files(table)[0]
         is_parquet = _suffix(path) == PARQUET_SUFFIX
@@ -115,7 +115,7 @@ def _may_hold_paths(table: object, name: str) -> bool:
 
 
 def _name_rows(table: object) -> list[str]:
-    """Return what the rows of several Parquet files are called; none of other tables."""
+    """Return the names of the rows of several Parquet files; none for other tables."""
     paths = _find_files(table) if isinstance(table, (str, bytes, os.PathLike)) else []
     if len(paths) < 2 or _suffix(paths[0]) != PARQUET_SUFFIX:
         return []
@@ -131,8 +131,8 @@ def _call_row(source: Source, index: int) -> bytes:
 
 
 def _find_other(paths: Sequence[str], source: Source, called: Callable[[Source, int], bytes]) -> int | None:
-    """Return the number of the first sample of which another row than its own has the name; None for none."""
-    rows: dict[str, list[str]] = {}  # by the last part of their paths, once one is needed
+    """Return the number of the first sample that another row names, and not its own; None if there is none."""
+    rows: dict[str, list[str]] = {}  # by the last part of their paths, filled when first needed
     for number, path in enumerate(paths):
         name = os.fsdecode(called(source, number))
         if _is_of(path, name):
@@ -146,7 +146,7 @@ def _find_other(paths: Sequence[str], source: Source, called: Callable[[Source, 
 
 
 def _is_of(path: str, name: str) -> bool:
-    """Return whether a path and a name are of one file, as far as both go up its folders."""
+    """Return whether a path and a name can be the same file: the shorter is the end of the longer."""
     longer, shorter = (path, name) if len(path) > len(name) else (name, path)
     return longer.endswith(shorter) and longer[: -len(shorter)][-1:] in ("", "/")
 
@@ -172,7 +172,7 @@ def _read_column(table: Any, name: str) -> list[Any]:
     if isinstance(table, (str, bytes, os.PathLike)):
         return [value for each in _find_files(table) for value in _read_file(each, name)]
     names = _column_names(table)
-    if hasattr(table, "with_format"):  # a Dataset of Hugging Face
+    if hasattr(table, "with_format"):  # a Hugging Face Dataset
         refuse_transform(table)
         table = table.with_format("arrow")[:]
     _check_name(name, names, table)
@@ -187,7 +187,7 @@ def _find_files(table: AnyPath) -> list[bytes]:
 
 
 def _column_names(table: object) -> list[Any]:
-    """Return the names of a table's columns; none of what is not a table."""
+    """Return the names of a table's columns; none for anything else."""
     if not isinstance(table, (str, bytes, os.PathLike)):
         names = getattr(table, "column_names", None)
         return list(getattr(table, "columns", [])) if names is None else list(names)
@@ -200,10 +200,8 @@ def _column_names(table: object) -> list[Any]:
 def _read_file(path: bytes, name: str) -> list[Any]:
     suffix = _suffix(path)
     if suffix not in (*_IPC_SUFFIXES, *TABLE_SUFFIXES):
-        wanted = "a table, a file of Arrow, a data frame or a Dataset"
-        raise ValueError(
-            f"column {name!r} must be of {wanted}, got {printable(path)}: pass Column({name!r}, table=...)"
-        )
+        wanted = "a table, an Arrow file, a data frame or a Dataset"
+        raise ValueError(f"column {name!r} needs {wanted}, got {printable(path)}: pass Column({name!r}, table=...)")
     try:
         _check_name(name, _column_names(path), path)
         if suffix == PARQUET_SUFFIX:
@@ -228,7 +226,7 @@ def _check_name(name: str, names: Sequence[object], table: object) -> None:
 
 
 def _as_masks(values: Sequence[object], name: str, folder: bytes) -> BytesColumn | list[bytes]:
-    """Return paths of masks, or their content."""
+    """Return the paths of masks, or their content."""
     contents = [value.get("bytes") if isinstance(value, dict) else value for value in values]
     held = [each for each in contents if isinstance(each, bytes)]
     if held and len(held) == len(values):
@@ -238,7 +236,7 @@ def _as_masks(values: Sequence[object], name: str, folder: bytes) -> BytesColumn
         path = value.get("path") if isinstance(value, dict) else value
         if not isinstance(path, str) or not path:
             raise ValueError(
-                f"column {name!r} must hold a path or a file for each sample, got {shown(path)} of {index}"
+                f"column {name!r} must contain a path or a file for each sample, got {shown(path)} for {index}"
             )
         paths.append(os.path.join(folder, os.fsencode(path)))
     return paths
@@ -258,4 +256,4 @@ def _parse(value: object, name: str) -> object:
     try:
         return json.loads(value)
     except ValueError as error:
-        raise ValueError(f"column {name!r} must hold JSON, got {shown(value)} ({error})") from None
+        raise ValueError(f"column {name!r} must contain JSON, got {shown(value)} ({error})") from None

@@ -23,29 +23,29 @@ from penstock.loaders.data.tables.row_packer import RowPacker
 from penstock.loaders.system.progress_bar import ProgressBar
 from penstock.pipelines.errors import LoaderError, printable
 
-_ENTRY_BYTES = 12  # of an entry of the index's folder table, without its name
+_ENTRY_BYTES = 12  # size of an entry in the index's folder table, without its name
 
 
 def index_list(
     packer: RowPacker, bar: ProgressBar | None = None, listed: Listed = NONE_LISTED
 ) -> tuple[SamplesWriter, Labels]:
-    """Look up the files of packed rows; return what is to be saved, and labels that are not class numbers.
+    """Look up the files of packed rows; return the index to save, and labels that are not class numbers.
 
-    The index is in the order of the rows. Its root is the deepest folder that contains all files, so a copy has the
+    The index keeps the order of the rows. Its root is the deepest folder that contains all files, so a copy has the
     same fingerprint.
 
     Args:
         packer: the rows.
         bar: shows how many files have been looked up.
-        listed: sizes and versions of URLs that are known already.
+        listed: sizes and versions of URLs, if already known.
 
-    Raises LoaderError: E-NODATA without any row or file, E-FORMAT for labels that do not fit together.
+    Raises LoaderError: E-NODATA without any row or file, E-FORMAT for inconsistent labels.
     """
     if not len(packer):
         raise LoaderError("E-NODATA", "no rows", fix="pass at least one image")
     labels = packer.labels.finish()
     if labels and len(packer.labels) != len(packer):
-        cause = f"{len(packer.labels):,} of {len(packer):,} rows have labels: some tables have no such column"
+        cause = f"{len(packer.labels):,} of {len(packer):,} rows have labels: some tables lack the column"
         raise LoaderError("E-FORMAT", cause, fix="name the column of labels with label=")
     left_out, num_rows = packer.labels.left_out, len(packer)
     if left_out.any():
@@ -56,7 +56,7 @@ def index_list(
     folders = [folder[len(prefix) :] for folder in packer.folders]
     writer = SamplesWriter(root=root, rules=LIST_RULES)
     writer.classes, writer.flat = list(classes), not labels
-    writer.left_out.counts += Counter({NO_ROW_LABEL: num_rows - len(packer)})  # positive counts
+    writer.left_out.counts += Counter({NO_ROW_LABEL: num_rows - len(packer)})  # keeps only positive counts
     kept = _arrange_entries(writer, packer, folders, numbers)
     names = _name_files(writer, packer, folders, kept, has_keys=prefix.lower().startswith(HTTP))
     table, total, what = writer.containers, len(packer), f"looking up {len(packer):,} files"
@@ -74,11 +74,10 @@ def index_list(
 def _arrange_entries(
     writer: SamplesWriter, packer: RowPacker, folders: list[bytes], labels: npt.NDArray[np.int32]
 ) -> list[bytes]:
-    """Add the entries of the folder table, and for each row its entry; return what is cut from names of each folder.
+    """Fill the folder table and each row's entry in it; return the prefix cut from the names of each folder.
 
-    An entry is a folder with a label, so rows need no column of labels. If a folder would need so many entries that
-    this takes more space than it saves, its rows carry the folder in their names, and share an entry of the root for
-    each label.
+    An entry is a folder with a label, so rows do not need a label column. If a folder needs so many entries that they
+    take more space than they save, its rows keep the folder in their names, and share one entry of the root per label.
     """
     num_folders, num_classes = len(folders), len(writer.classes)
     folder_of = np.frombuffer(packer.folder_of, np.uint32).astype(np.int64)
@@ -99,7 +98,7 @@ def _arrange_entries(
 def _name_files(
     writer: SamplesWriter, packer: RowPacker, folders: list[bytes], kept: list[bytes], *, has_keys: bool
 ) -> Iterator[list[bytes]]:
-    """Yield the paths of the rows relative to the root, some at a time; digest them, and keep their names.
+    """Yield the paths of the rows relative to the root, in chunks; digest them and store their names.
 
     has_keys: whether paths have queries, which may change while the image does not.
     """
@@ -112,7 +111,7 @@ def _name_files(
 
 
 def _find_root(first: bytes, last: bytes) -> bytes:
-    """Return the deepest folder that holds all of the folders of which these come first and last in order."""
+    """Return the deepest folder that contains all folders, given the first and the last of them in sorted order."""
     if not is_url(first):
         return os.path.commonpath([first, last])
     protocol = first[: first.index(b"://") + 3]
@@ -120,10 +119,10 @@ def _find_root(first: bytes, last: bytes) -> bytes:
 
 
 def _none_error(first: bytes, count: int) -> LoaderError:
-    """Return the error of rows none of whose files is there; `first` is the path of the first."""
+    """Return the error for rows if none of their files exists; `first` is the path of the first."""
     found = [] if is_url(first) else sorted(glob.glob(glob.escape(first) + b".*"))
-    fix = "check the paths; root= names the folder to which relative paths belong"
+    fix = "check the paths; root= is the folder of relative paths"
     if found:
-        fix = f"give all paths their suffix: {printable(os.path.basename(found[0]))} is there"
-    cause = f"none of the {count:,} files is there, the first is {printable(first)}"
+        fix = f"add the suffix to all paths: {printable(os.path.basename(found[0]))} exists"
+    cause = f"none of the {count:,} files exists, the first is {printable(first)}"
     return LoaderError("E-NODATA", cause, fix=fix)

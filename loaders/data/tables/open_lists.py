@@ -1,4 +1,4 @@
-"""Opens lists of image paths and labels in memory as sources: pairs, columns, data frames, torchvision's folders."""
+"""Opens in-memory lists of image paths and labels as sources: pairs, columns, data frames, torchvision's folders."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ def open_list(
     missing_labels: str = RAISE,
     **options: Any,
 ) -> Source:
-    """Open a list of (path, label), a pair (paths, labels), or a list of paths, which are then of one class.
+    """Open a list of (path, label), a pair (paths, labels), or a list of paths, which then form one class.
 
-    A tuple of two lists of paths and names is a pair, a list of two a list of rows. Paths are of files, or URLs of one
-    protocol. A label is a class number or name, a float, a list of numbers, a set or list of class names, or a dict of
-    such labels by name. `root` is the folder or URL to which relative paths belong, unless given the working directory.
-    missing_labels: as of open_tables. `options`: fields of RemoteOptions. Raises LoaderError as
-    open_tables, ValueError.
+    A tuple of two lists of paths and names is a pair; a list of two lists is a list of rows. Paths are file paths, or
+    URLs of one protocol. A label is a class number or name, a float, a list of numbers, a set or list of class names,
+    or a dict of such labels by name. `root` is the folder or URL of relative paths, by default the working directory.
+    missing_labels: as in open_tables. `options`: fields of RemoteOptions. Raises LoaderError as open_tables,
+    ValueError.
     """
     form, packer = _form(spec), RowPacker(classes, missing_labels=missing_labels)
     if form == "columns":
@@ -62,7 +62,7 @@ def open_list(
         if isinstance(labels, str):
             _checked_row(labels, 2)
         if labels is None:
-            raise ValueError("labels are None: pass the list of paths alone if the images have none")
+            raise ValueError("labels must not be None: pass only the list of paths if the images have no labels")
         for column in labels.values() if isinstance(labels, Mapping) else [labels]:
             if len(paths) != len(column):
                 raise ValueError(f"paths and labels must be of equal length, got {len(paths):,} and {len(column):,}")
@@ -73,7 +73,7 @@ def open_list(
 
 
 def is_frame(spec: object) -> bool:
-    """Return whether `spec` is a data frame, as those of pandas and polars."""
+    """Return whether `spec` is a data frame, such as those of pandas and polars."""
     return hasattr(spec, "columns") and hasattr(spec, "__getitem__") and not hasattr(spec, "column_names")
 
 
@@ -87,7 +87,7 @@ def open_frame(
     missing_labels: str = RAISE,
     **options: Any,
 ) -> Source:
-    """Open a data frame, with columns as those of open_tables, and paths and options as those of open_list."""
+    """Open a data frame, with columns as in open_tables, and paths and options as in open_list."""
     packer = RowPacker(classes, missing_labels=missing_labels)
     image, label = choose_columns(list(frame.columns), image, label, "the data frame", packer.labels)
     labels = repeat(NO_LABEL, len(frame[image])) if label is None else map_targets(frame.__getitem__, label)
@@ -99,7 +99,7 @@ def open_frame(
 def _pair(
     packer: RowPacker, paths: Iterable[object], labels: object, values: Iterable[object]
 ) -> Iterator[tuple[object, object]]:
-    """Return rows of a column of paths and one of labels, whose `values` are read, or of several columns by name."""
+    """Return rows (path, label) from a column of paths and one or, by name, several columns of labels."""
     if isinstance(labels, Mapping):
         values = (dict(zip(labels, row, strict=True)) for row in zip(*labels.values(), strict=True))
     packer.labels.declare_categories(labels if isinstance(labels, Mapping) else {"": labels})
@@ -112,7 +112,7 @@ def is_samples(spec: object) -> bool:
 
 
 def open_samples(data: Any, *, max_file_bytes: int = MAX_FILE_BYTES) -> Source:
-    """Open torchvision's ImageFolder or DatasetFolder: the same images, in its order. Its transform is not applied."""
+    """Open torchvision's ImageFolder or DatasetFolder: the same images and order. Its transform is not applied."""
     if getattr(data, "target_transform", None) is not None:
         raise ValueError("target_transform must be None: pass a list of (path, label) with the labels that it returns")
     if getattr(data, "transform", None) is not None:
@@ -120,29 +120,29 @@ def open_samples(data: Any, *, max_file_bytes: int = MAX_FILE_BYTES) -> Source:
     classes = [name if isinstance(name, str) else ", ".join(name) for name in data.classes]
     numbers = getattr(data, "class_to_idx", None) or {}
     if list(data.classes) == classes and any(numbers.get(name, at) != at for at, name in enumerate(classes)):
-        named: dict[int, list[str]] = {}  # find_classes of the user's own may number them otherwise
+        named: dict[int, list[str]] = {}  # a custom find_classes may number them differently
         for name, number in numbers.items():
             named.setdefault(number, []).append(name)
         classes = [", ".join(named.get(number, [f"class {number}"])) for number in range(max(named) + 1)]
     packer = RowPacker(classes)
-    packer.labels.column().keeps_numbers = True  # also where folders are called by numbers
+    packer.labels.column().keeps_numbers = True  # even if folders are named by numbers
     return _open_rows(packer, data.samples, None, has_list=True, max_file_bytes=max_file_bytes)
 
 
 def open_images(paths: Collection[bytes], *, classes: Classes | None = None, **options: Any) -> Source:
     """Open the image files of a pattern: the class of each is the name of its folder.
 
-    One folder is one class, b".", unless `classes` name it.
+    A single folder is one class, b".", unless `classes` names it.
 
-    paths: of the files, or a mapping of URLs to what the storage's listing says of them.
+    paths: paths of the files, or a mapping of URLs to their entries in the storage's listing.
     """
     options["listed"] = paths if isinstance(paths, Mapping) else {}
     folders = {folder_of(absolute(path)) for path in paths}
     names = {os.path.basename(folder) for folder in folders}
     if classes is None and len(names) == 1 < len(folders):
         raise ValueError(
-            f"images in {len(folders):,} folders that are all called {printable(names.pop())} have no class: pass a "
-            "list of (path, label), or the folder above the class folders; a list of paths alone is one class"
+            f"images in {len(folders):,} folders, all named {printable(names.pop())}, have no class: pass a list of "
+            "(path, label), or the parent of the class folders; a list of paths without labels is one class"
         )
     labelled = ((path, os.path.basename(folder_of(absolute(path)))) for path in paths)
     rows = zip(paths, repeat(NO_LABEL)) if classes is None and len(folders) == 1 else labelled
@@ -181,7 +181,7 @@ def _serve(samples: Samples, options: RemoteOptions, base: bytes | None) -> Inde
 
 
 def _looked_up_again(samples: Samples) -> Samples:
-    """Return the index of the same rows with their files as they are now."""
+    """Return the index of the same rows with the current state of their files."""
     packer = RowPacker(None if samples.header.flat else samples.classes)
     if not samples.header.flat:
         packer.labels.column().keeps_numbers = True
@@ -206,7 +206,7 @@ def _form(spec: object) -> str | None:
     head = list(islice(first, 2)) if hasattr(first, "__len__") and hasattr(first, "__iter__") else []
     if not head or not _is_path(head[0]):
         return None
-    # What follows the first path: in rows its label, in columns another path.
+    # The first path is followed by its label in rows, and by another path in columns.
     if len(first) == 2 and (not _is_path(head[1]) or (isinstance(spec, list) and not _is_columns(spec))):
         return "rows"
     return "columns" if len(spec) == 2 else None
@@ -222,6 +222,6 @@ def _is_path(value: object) -> TypeGuard[AnyPath]:
 
 
 def _may_be_image(path: AnyPath) -> bool:
-    """Return whether a path looks like one of an image, and not of a folder, a table or a container."""
+    """Return whether a path looks like an image, and not like a folder, a table or a container."""
     suffix = os.path.splitext(os.fsdecode(without_query(os.fsencode(path))))[1].lower()
     return suffix in IMAGE_SUFFIXES | UNREAD_SUFFIXES or (not suffix and not os.path.isdir(path))

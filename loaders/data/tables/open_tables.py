@@ -1,4 +1,4 @@
-"""Opens tables of image paths and labels as sources, and keeps their indexes between runs."""
+"""Opens tables of image paths and labels as sources, and saves their indexes between runs."""
 
 from __future__ import annotations
 
@@ -51,26 +51,26 @@ def open_tables(
     rescan: bool = False,
     **reading: Any,
 ) -> Source:
-    """Open tables as one source, whose images are the rows in their order.
+    """Open tables as one source; its images are the rows in their order.
 
-    The index is saved in the user's cache folder. It is used again while the tables and a sample of the files are
+    The index is saved in the user's cache folder. It is reused while the tables and a sample of the files are
     unchanged, unless `rescan`.
 
     Args:
-        paths: CSV, TSV, JSON lines or Parquet files, by their suffixes; files or URLs, which are read whole.
-        image: column of the images' paths; the default is the first of IMAGE_COLUMNS, in any case.
+        paths: CSV, TSV, JSON lines or Parquet files, recognised by suffix; files or URLs, read whole.
+        image: column of the images' paths; the default is the first of IMAGE_COLUMNS, in upper or lower case.
         label: column of the labels; the default is the first of LABEL_COLUMNS, or one class for all. Integers and
             strings are classes; numbers with a point, and lists of numbers or of class names, are served as float32.
-            Text that reads as a number or a list is one, and what nearly does is refused. "age:float" serves the
-            numbers of column "age" as float32. A list of columns, or a dict of columns by name, makes several named
-            labels.
-        root: folder or URL to which relative paths belong; the default is that of the table.
-        classes: names of the classes, or the order of labels that are names; of several labels a dict of them.
+            Text that is a number or a list is parsed as one; text that nearly is one is refused. "age:float" serves
+            the numbers of column "age" as float32. A list of columns, or a dict of columns by name, gives several
+            named labels.
+        root: folder or URL of relative paths; the default is the table's folder.
+        classes: names of the classes, or the order of labels that are names; for several labels, a dict of them.
         missing_labels: "raise" for rows without a label (empty, null, NaN, class number -1), or "leave_out".
-        rescan: whether to read tables and files again in any case.
+        rescan: whether to read tables and files again even if they are unchanged.
         reading: fields of RemoteOptions.
 
-    Raises LoaderError: E-NODATA without rows or files, E-FORMAT for rows that cannot be used, E-DEPENDENCY; ValueError
+    Raises LoaderError: E-NODATA without rows or files, E-FORMAT for unusable rows, E-DEPENDENCY; ValueError
     for columns that do not exist.
     """
     chosen = (image, label, classes, missing_labels)
@@ -83,7 +83,7 @@ def open_tables(
 def _open_images(
     paths: list[bytes], base: bytes | None, chosen: tuple[Any, Any, Any, str], reading: dict[str, Any], rescan: bool
 ) -> tuple[IndexedSource, SavedColumns | None]:
-    """Open the images of tables, and the labels that are not class numbers."""
+    """Return the images of tables, and the labels that are not class numbers."""
     made_by, settled = _describe_tables(paths)
     name = _name_index(paths, base, chosen)
     image, label, classes, missing_labels = chosen
@@ -112,7 +112,7 @@ def serve_list(
     *,
     is_listed: bool = True,
 ) -> IndexedSource:
-    """Serve the images of rows, files or URLs: image i is that of row i. Warns (UserWarning) of missing files.
+    """Return a source of the files or URLs of rows: image i belongs to row i. Warns (UserWarning) of missing files.
 
     A file may be in several rows. A missing file stays in the list, and reading it raises E-MISSING.
     """
@@ -121,13 +121,13 @@ def serve_list(
     missing = np.flatnonzero(samples.versions == MISSING.number)
     if len(missing):
         first = printable(source.path(int(missing[0])))
-        text = f"{len(missing):,} of {len(source):,} files are not there, the first is {first}"
-        warn_user(f"{text}; reading them raises E-MISSING, or as on_bad_sample says")
+        text = f"{len(missing):,} of {len(source):,} files do not exist, the first is {first}"
+        warn_user(f"{text}; reading them raises E-MISSING, unless on_bad_sample handles it")
     return source
 
 
 def as_root(root: AnyPath) -> bytes:
-    """Return the folder or URL that the option `root` names."""
+    """Return the option `root` as an absolute folder or URL."""
     return absolute(os.path.expanduser(os.fsencode(root)))
 
 
@@ -147,7 +147,7 @@ def _pack_table(packer: RowPacker, path: bytes, base: bytes | None, rows: Iterat
 
 
 def _describe_tables(paths: list[bytes]) -> tuple[str, bool]:
-    """Return sizes, times and inodes of tables, and whether a later change of them will show in these."""
+    """Return sizes, times and inodes of tables, and whether any later change would change these."""
     if is_url(paths[0]):
         store = ObjectStore()
         objects = [store.stat(path.decode()) for path in paths]

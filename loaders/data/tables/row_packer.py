@@ -19,19 +19,19 @@ from penstock.loaders.data.samples.samples_writer import PackedNames
 from penstock.pipelines.errors import printable
 from penstock.pipelines.messages.checked import shown
 
-_CHUNK = 1024  # paths that are joined at once
-NO_LABEL = object()  # in the place of a label where there is no column of labels
+_CHUNK = 1024  # paths joined at once
+NO_LABEL = object()  # stands for a label if there is no label column
 _FILE_URL = b"file://"
 
 
 class RowPacker:
-    """Collect rows in their order: the name of each file, its folder, its label.
+    """Collects rows in their order: the name of each file, its folder, its label.
 
     Attributes:
-        labels: those of the rows, none where these have none.
+        labels: labels of the rows; empty if the rows have none.
         names: file names.
-        folder_of: of each row the number of its folder in `folders`.
-        folders: absolute path or URL of each folder, with a slash at its end -> its number.
+        folder_of: for each row, the number of its folder in `folders`.
+        folders: absolute path or URL of each folder, with a slash at the end -> its number.
     """
 
     def __init__(self, classes: object = None, *, are_names: bool = False, missing_labels: str = RAISE) -> None:
@@ -39,13 +39,13 @@ class RowPacker:
         self.names = PackedNames()
         self.folder_of = array("I")
         self.folders: dict[bytes, int] = {}
-        self._begin = b""  # of all folders: a slash, or a protocol
+        self._begin = b""  # beginning of all folders: a slash, or a protocol
         self.begin(RowOrigin(), None)
 
     def begin(self, fail: Fail, base: bytes | None) -> None:
-        """Take the rows that follow; `fail` makes their errors, relative paths belong to `base`, by default "."."""
+        """Set `fail`, which makes errors, and `base`, the folder of relative paths (default "."), of the next rows."""
         self._fail, self._base = fail, absolute(base or b".")
-        self._written: dict[bytes, int] = {}  # folder as the rows write it -> its number
+        self._written: dict[bytes, int] = {}  # folder as written in the rows -> its number
 
     def __len__(self) -> int:
         return len(self.folder_of)
@@ -58,11 +58,11 @@ class RowPacker:
         text = path.encode("utf-8", "surrogateescape") if isinstance(path, str) else self._encode(path, row)
         if text[:1] == b"~" or b":/" in text or b"\0" in text:
             text = self._expand(text, row)
-        query = text.find(b"?")  # which may hold slashes
+        query = text.find(b"?")  # a query may contain slashes
         cut = text.rfind(b"/", 0, query if query >= 0 and is_url(text) else len(text)) + 1
         if cut == len(text):
             cause = f"{printable(text)} is the path of a folder" if text else "no path"
-            raise self._fail(row, cause, "give every row the path of an image")
+            raise self._fail(row, cause, "every row needs the path of an image")
         folder = self._written.get(text[:cut])
         self.folder_of.append(self._add_folder(text[:cut], row) if folder is None else folder)
         if label is not NO_LABEL:
@@ -79,7 +79,7 @@ class RowPacker:
         self.folders = {folders[number]: new for new, number in enumerate(used.tolist())}
 
     def chunks(self) -> Iterator[tuple[list[int], list[bytes]]]:
-        """Yield folder numbers and names of the rows, some at a time."""
+        """Yield folder numbers and names of the rows, in chunks."""
         for first in range(0, len(self), _CHUNK):
             rows = range(first, min(first + _CHUNK, len(self)))
             yield self.folder_of[first : first + _CHUNK].tolist(), [self.names[row] for row in rows]
@@ -87,7 +87,7 @@ class RowPacker:
     def _encode(self, path: object, row: int) -> bytes:
         if isinstance(path, (str, bytes, os.PathLike)):
             return os.fsencode(path)
-        raise self._fail(row, f"a path must be a string, got {shown(path)}", "give every row a path")
+        raise self._fail(row, f"a path must be a string, got {shown(path)}", "every row needs a path")
 
     def _expand(self, path: bytes, row: int) -> bytes:
         if b"\0" in path:
@@ -110,9 +110,9 @@ class RowPacker:
             begin, below = b"/", path
         if self._begin not in (b"", begin):
             cause = f"{printable(path)} in a list of {'files' if self._begin == b'/' else self._begin.decode()}"
-            raise self._fail(row, cause, "make a list for each protocol, open_source each, and pass them all")
+            raise self._fail(row, cause, "make one list per protocol, open each with open_source, and pass them all")
         self._begin = begin
-        # Not normpath: a/../b is another folder than b where a is a link. The keys of a storage are taken as they are.
+        # Not normpath: a/../b is not b if a is a link. Keys of object storage are not changed.
         parts = [part for part in below.removesuffix(b"/").split(b"/") if begin != b"/" or part not in (b"", b".")]
         path = begin + b"".join(part + b"/" for part in parts)
         self._written[written] = number = self.folders.setdefault(path, len(self.folders))

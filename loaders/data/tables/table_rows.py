@@ -24,11 +24,11 @@ from penstock.pipelines.targets import map_targets
 
 PARQUET_SUFFIX = ".parquet"
 _BATCH_ROWS = 1 << 14
-Row = tuple[int, object, Any]  # number of its line, path, label (or NO_LABEL, or a dict of several)
+Row = tuple[int, object, Any]  # line number, path, label (or NO_LABEL, or a dict of several)
 
 
 def read_csv(path: bytes, image: object, label: object, labels: LabelRows | None = None) -> Iterator[Row]:
-    """Yield the rows of a CSV file, or of one separated by tabs if its name ends in .tsv, as strings.
+    """Yield the rows of a CSV file, or a tab-separated one if its name ends in .tsv, as strings.
 
     The first line names the columns. Empty lines are skipped. Raises LoaderError E-FORMAT, OSError.
     """
@@ -57,7 +57,7 @@ def read_csv(path: bytes, image: object, label: object, labels: LabelRows | None
 
 
 def read_json_lines(path: bytes, image: object, label: object, labels: LabelRows | None = None) -> Iterator[Row]:
-    """Yield the rows of a file with one JSON object per line; the first one names the columns. A label may be absent.
+    """Yield the rows of a file with one JSON object per line; the first names the columns. A label may be absent.
 
     Raises LoaderError E-FORMAT, OSError.
     """
@@ -75,8 +75,8 @@ def read_json_lines(path: bytes, image: object, label: object, labels: LabelRows
                 raise fail(number, f"no {printable(paths)}")
             others = [] if named is not None else [name for name in row if name != paths]
             if (found := find_named(TABLE_LABELS, others)) is not None:
-                cause = f"it has {printable(found)}, and line {first:,} has not"
-                raise fail(number, cause, f"pass label={found!r}, or give every row its label")
+                cause = f"it has {printable(found)}, but line {first:,} does not"
+                raise fail(number, cause, f"pass label={found!r}, or give every row a label")
             yield number, row[paths], NO_LABEL if named is None else map_targets(row.get, named)
 
 
@@ -86,7 +86,7 @@ def read_parquet(path: bytes, image: object, label: object, labels: LabelRows | 
     paths, named = choose_columns(schema.names, image, label, printable(path), labels)
     kind = schema.field(paths).type
     if not holds_paths(kind.value_type if import_pyarrow().types.is_dictionary(kind) else kind):
-        raise ValueError(f"column {paths!r} of {printable(path)} must hold paths (strings), got {kind}")
+        raise ValueError(f"column {paths!r} of {printable(path)} must contain paths (strings), got {kind}")
     number = 0
     columns = named if isinstance(named, dict) else {} if named is None else {"": named}
     with open_file(path) as (table, _):
@@ -105,7 +105,7 @@ def read_parquet(path: bytes, image: object, label: object, labels: LabelRows | 
 
 
 def read_header(path: bytes) -> list[str]:
-    """Return the names of a table's columns: none of an empty table. Raises LoaderError E-FORMAT, OSError."""
+    """Return the names of a table's columns, none for an empty table. Raises LoaderError E-FORMAT, OSError."""
     if choose_reader(path) is read_parquet:
         return list(read_schema(path).names)
     with _open_text(path) as file:
@@ -129,7 +129,7 @@ def _parse(line: str, fail: Fail, number: int) -> dict[str, object]:
 
 
 def _open_text(path: bytes) -> TextIO:
-    """Open UTF-8 text, with or without a byte order mark; other bytes are kept, since names of files may be any."""
+    """Open UTF-8 text, with or without a byte order mark; other bytes are kept, since file names may contain any."""
     if is_url(path):
         file = io.BytesIO(read_whole(path))
         return io.TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline="")
@@ -147,8 +147,9 @@ TABLE_SUFFIXES = tuple(_READERS)
 
 
 def choose_reader(path: bytes) -> Callable[..., Iterator[Row]]:
-    """Return what reads the rows of a table, by its suffix: a function of path, column of images and labels.
+    """Return the function that reads the rows of a table, by its suffix.
 
-    It takes the LabelRows that the labels are for as well, which learn what the table says of them.
+    Its arguments are the path, the columns of images and labels, and optionally the LabelRows of the labels, which
+    receive the categories that the table declares.
     """
     return _READERS[os.fsdecode(os.path.splitext(without_query(path))[1]).lower()]

@@ -1,4 +1,4 @@
-"""Serves a folder of images in object storage: its listing is the scan."""
+"""Opens a folder of images in object storage; its listing serves as the scan."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from penstock.pipelines.errors import printable
 
 
 def open_url_folder(url: bytes, **reading: Any) -> IndexedSource:
-    """Open the class folders, or the images, below a URL; the storage must be able to list them.
+    """Open the class folders or the images below a URL; the storage must support listing.
 
     reading: fields of RemoteOptions. Raises LoaderError E-NODATA, E-EMPTYCLASS.
     """
@@ -26,7 +26,7 @@ def open_url_folder(url: bytes, **reading: Any) -> IndexedSource:
     samples = UrlFolderScan(root).writer.save()
     warn_of_left_out(samples.header.skipped, samples.header.examples, printable(root))
     warn_of_parts(samples.classes, printable(root))
-    refuse_empty_classes(samples, fix="remove the class folder that holds no image")
+    refuse_empty_classes(samples, fix="remove the class folder without images")
 
     def reopen(rescan: bool) -> IndexedSource:
         return open_url_folder(url, **reading)
@@ -35,7 +35,7 @@ def open_url_folder(url: bytes, **reading: Any) -> IndexedSource:
 
 
 class UrlFolderScan(ClassFolders):
-    """List the images below a URL; the listings of class folders run side by side."""
+    """A scan of the images below a URL; class folders are listed in parallel."""
 
     def __init__(self, root: bytes) -> None:
         self._prefix, self._store = root.decode() + "/", ObjectStore()
@@ -60,7 +60,7 @@ class UrlFolderScan(ClassFolders):
                 self.writer.add_files(images)
 
     def _take(self, objects: dict[str, RemoteObject], images: ContainerTable) -> None:
-        """Add the images among `objects`, which are of the latest class, to `images`."""
+        """Add the images among `objects` to `images`; they belong to the latest class."""
         numbers, label = dict[str, int](), max(0, len(self.writer.classes) - 1)
         for url, found in objects.items():
             path = url[len(self._prefix) :]

@@ -1,4 +1,4 @@
-"""Reads the headers of a tar, on a disk or in object storage: where the bytes of each member lie."""
+"""Reads the headers of a tar, on disk or in object storage, to find the bytes of each member."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from penstock.pipelines.errors import LoaderError
 BLOCK = 512  # bytes: headers and contents begin at multiples of it
 FOLDER, AFTER_END, NO_END = "folder", "data after the end of a tar", "tar without an end-of-archive block"
 LONG_END = "more zeros after the end of a tar than padding"
-_LOCAL_WINDOW = 4096  # bytes: a label next to an image often lies in the same page as the next header
-_REMOTE_WINDOW = 1 << 20  # a request costs as much as some hundred kilobytes
+_LOCAL_WINDOW = 4096  # bytes: a label next to an image is often in the same page as the next header
+_REMOTE_WINDOW = 1 << 20  # a request costs as much as reading a few hundred kilobytes
 _ZEROS = bytes(BLOCK)
-_AFTER_END_BYTES = 1 << 16  # of what follows the end, to see whether it is padding
+_AFTER_END_BYTES = 1 << 16  # bytes read after the end, to check for padding
 _MOST_EXTENDED_BYTES = 1 << 20  # of a long name or a pax header
 _REGULAR, _FOLDER, _HARD_LINK, _SYMLINK, _NO_DATA = b"0\0007", b"5", b"1", b"2", b"123456"
 _PAX, _PAX_GLOBAL, _LONG_NAME, _LONG_LINK = b"xX", b"g", b"L", b"K"
@@ -36,16 +36,16 @@ _MAGIC = {
     b"\x04\x22\x4d\x18": "lz4",
 }
 _WRITE_AGAIN = "copy or write this tar again; tar -tvf names its members"
-Values = dict[bytes, bytes]  # what extended headers say of a member: b"path", b"linkpath", b"size"
+Values = dict[bytes, bytes]  # values of a member in extended headers: b"path", b"linkpath", b"size"
 
 
 class OpenTar(NamedTuple):
-    """Hold an open tar.
+    """An open tar.
 
     Attributes:
-        container: the file as it is now.
-        read: takes (start, bytes) and returns as many bytes, or fewer, but none only at the end.
-        window: bytes that are worth reading at once.
+        container: the file's current name, size and version.
+        read: function of (start, number of bytes); may return fewer bytes, but returns none only at the end.
+        window: number of bytes to read at once.
     """
 
     container: Container
@@ -55,7 +55,7 @@ class OpenTar(NamedTuple):
 
 @contextlib.contextmanager
 def open_tar(path: bytes, store: ObjectStore) -> Iterator[OpenTar]:
-    """Open a tar by path or URL. Raises LoaderError, E-CHANGED if it was written to in the meantime."""
+    """Open a tar by path or URL. Raises LoaderError, E-CHANGED if it was modified while open."""
     if is_url(path):
         url = path.decode()
         found = store.stat(url)
@@ -78,11 +78,11 @@ def open_tar(path: bytes, store: ObjectStore) -> Iterator[OpenTar]:
     except OSError as error:
         raise read_error(error, path) from error
     if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
-        raise LoaderError("E-CHANGED", "the tar was written to while it was indexed", path=path)
+        raise LoaderError("E-CHANGED", "the tar was modified while it was indexed", path=path)
 
 
 class Member(NamedTuple):
-    """Say where a regular file lies in a tar: `size` bytes from `start` on."""
+    """A regular file in a tar: `size` bytes from `start` on."""
 
     name: bytes
     start: int
@@ -92,12 +92,12 @@ class Member(NamedTuple):
 class TarReader:
     """Reads the headers of an open tar one after another, and small contents, all by pread.
 
-    It knows v7, ustar, GNU (long names, numbers in base 256) and pax headers. An archive without its end-of-archive
-    blocks is accepted if its last member is complete, and counted. What follows an end-of-archive block is not read.
+    It supports v7, ustar, GNU (long names, numbers in base 256) and pax headers. An archive without end-of-archive
+    blocks is accepted if its last member is complete, and counted. Data after an end-of-archive block is ignored.
 
     Attributes:
-        path, size: of the file, bytes.
-        left_out: entries that are not regular files, and odd ends.
+        path, size: path and size in bytes of the file.
+        left_out: entries that are not regular files, and unusual ends.
         position: where the next header begins.
     """
 
@@ -110,11 +110,11 @@ class TarReader:
         self._earlier: dict[bytes, Member] | None = None
 
     def members(self) -> Iterator[Member]:
-        """Yield the regular files, in order; hard links to earlier members with the place of these.
+        """Yield the regular files, in order; hard links have the place of the earlier member that they link to.
 
-        Raises LoaderError: E-FORMAT for a file that is compressed or no tar, E-TRUNC for one that was cut off,
+        Raises LoaderError: E-FORMAT for a compressed file or one that is not a tar, E-TRUNC for a truncated one,
         E-CORRUPT for a damaged header, E-UNSUPPORTED for sparse members and parts of multi-volume archives, E-CHANGED
-        for a file that shrinks meanwhile; OSError.
+        for a file that shrinks while it is read; OSError.
         """
         always: Values = {}
         more: Values = {}
@@ -139,7 +139,7 @@ class TarReader:
             if kind in _NO_DATA:
                 size = 0
             if start + size > self.size:
-                raise self._cut(f"the member {os.fsdecode(name)!a} needs {start + size - self.size:,} bytes more")
+                raise self._cut(f"the member {os.fsdecode(name)!a} needs {start + size - self.size:,} more bytes")
             self.position = start + size + -size % BLOCK
             more = {}
             member = self._take(kind, Member(name, start, size), values.get(b"linkpath") or _text(header[157:257]), at)
@@ -179,7 +179,7 @@ class TarReader:
         return header
 
     def _check_remainder(self, at: int) -> None:
-        """Raise LoaderError if the file ends within a header that begins at `at`."""
+        """Raise LoaderError if the file ends inside the header at `at`."""
         rest = self._pread(at, self.size - at, BLOCK) if at < self.size else b""
         if at == 0 and rest:
             raise self._damaged(0)
@@ -193,10 +193,11 @@ class TarReader:
             return data
         if not data:
             raise LoaderError("E-CHANGED", "the file shrank while it was indexed", path=self.path)
-        return data + self._pread(start + len(data), least - len(data), most - len(data))  # network file systems
+        # Network file systems may return less than requested.
+        return data + self._pread(start + len(data), least - len(data), most - len(data))
 
     def _read_extended(self, kind: bytes, start: int, size: int) -> Values:
-        """Return what a long name or a pax header says. Raises ValueError for a damaged one."""
+        """Return the values of a long name or a pax header. Raises ValueError for a damaged one."""
         if start + size > self.size:
             raise self._cut("it ends in the middle of a header")
         if not 0 <= size <= _MOST_EXTENDED_BYTES:
@@ -207,9 +208,9 @@ class TarReader:
         return _parse_pax(data)
 
     def _take(self, kind: bytes, member: Member, target: bytes, at: int) -> Member | None:
-        """Return the member that a header (at `at`) stands for; None for what is no regular file, which is counted."""
+        """Return the member of the header at `at`; None for anything but a regular file, which is counted."""
         if kind == _HARD_LINK:
-            if self._earlier is None:  # few archives have links: only then are the members before this one kept
+            if self._earlier is None:  # few archives have links, so earlier members are collected only if one occurs
                 before = TarReader(self._tar, at)
                 self._earlier = {earlier.name: earlier for earlier in before.members()}
             linked = self._earlier.get(target)
@@ -233,7 +234,7 @@ class TarReader:
             raise LoaderError("E-UNSUPPORTED", cause, fix="write the tar again without --sparse", path=self.path)
         if kind == _CONTINUED:
             fix = "write the tar again without --multi-volume"
-            raise LoaderError("E-UNSUPPORTED", "it is a part of a multi-volume archive", fix=fix, path=self.path)
+            raise LoaderError("E-UNSUPPORTED", "it is part of a multi-volume archive", fix=fix, path=self.path)
 
     def _damaged(self, at: int) -> LoaderError:
         if at:
@@ -242,20 +243,20 @@ class TarReader:
         for magic, name in _MAGIC.items():
             if head.startswith(magic):
                 cause = f"compressed with {name}: the members of a compressed tar cannot be read one by one"
-                fix = "decompress it (images hardly shrink when they are compressed again)"
+                fix = "decompress it (compressing images again saves almost nothing)"
                 return LoaderError("E-FORMAT", cause, fix=fix, path=self.path)
         cause = f"not a tar file: it begins with {head!r}"
-        return LoaderError("E-FORMAT", cause, fix="pass tar files only", path=self.path)
+        return LoaderError("E-FORMAT", cause, fix="pass only tar files", path=self.path)
 
     def _cut(self, what: str) -> LoaderError:
-        return LoaderError("E-TRUNC", f"the tar was cut off: {what}", fix=_WRITE_AGAIN, path=self.path)
+        return LoaderError("E-TRUNC", f"the tar is truncated: {what}", fix=_WRITE_AGAIN, path=self.path)
 
 
 def _is_sound(header: bytes) -> bool:
-    """Return whether the checksum fits: the sum of all bytes, with spaces for the checksum itself.
+    """Return whether the checksum matches: the sum of all bytes, with spaces for the checksum itself.
 
-    The low half of Adler-32 is this sum modulo 65521, plus one, 50 times faster than sum(). Some old programs summed
-    signed bytes.
+    The low half of Adler-32 is this sum modulo 65521, plus one; it is 50 times faster than sum(). Some old programs
+    summed signed bytes.
     """
     try:
         stored = _number(header[148:156])
@@ -270,7 +271,7 @@ def _is_sound(header: bytes) -> bool:
 
 def _name(header: bytes) -> bytes:
     name = _text(header[:100])
-    if header[345] and header[257:263] == b"ustar\0":  # GNU headers keep times there
+    if header[345] and header[257:263] == b"ustar\0":  # GNU headers store times there
         return _text(header[345:500]) + b"/" + name
     return name
 
@@ -280,7 +281,7 @@ def _text(field: bytes) -> bytes:
 
 
 def _number(field: bytes) -> int:
-    """Return a number in octal digits, or in base 256 as GNU tar writes large ones. Raises ValueError."""
+    """Return a number from octal digits, or from base 256, which GNU tar uses for large ones. Raises ValueError."""
     if field[0] == 0x80:
         return int.from_bytes(field[1:], "big")
     return int(field.partition(b"\0")[0].strip() or b"0", 8)

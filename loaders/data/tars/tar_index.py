@@ -1,4 +1,4 @@
-"""Makes the index of tars: scans them, and gives every sample its labels."""
+"""Makes the index of tars: scans them and assigns labels to every sample."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from penstock.pipelines.errors import LoaderError, hide_secrets, printable
 KIND = "tar files"
 _RULES = b"penstock tars 7"  # the version of the rules by which samples are grouped, ordered and labelled
 _LOOK_EVERY_S = 0.1
-_REMOTE_WORKERS = 64  # which mostly wait for answers
+_REMOTE_WORKERS = 64  # they mostly wait for answers
 _FIX_OTHERS = "pass label='folder', 'shard', or a table of keys and labels, or missing_labels='leave_out'"
 _FIX_LABEL = "pass label='cls', 'json:FIELD', 'folder', 'shard', or a table of keys and labels"
 _FIX_SAMPLE = "repair the sample, or pass missing_labels='leave_out', label='folder', or a table of keys and labels"
@@ -54,16 +54,16 @@ _FIX_TABLE = "add its key to the table: the name up to the first dot of its last
 
 @dataclass(frozen=True, kw_only=True)
 class IndexSettings:
-    """Hold what decides the content of an index, apart from the tars.
+    """The settings that decide the content of an index, besides the tars.
 
     Attributes:
-        image: suffixes of the images, in small letters; none for automatic. Those that begin with b"*." are the last
-            suffix of any name.
+        image: lowercase suffixes of the images; none for automatic. One that begins with b"*." matches the last suffix
+            of any name.
         label: the option `label`.
         table: key -> label, if `label` is or names a table.
-        classes: class names, or those of each label; None for automatic.
+        classes: class names, or class names for each label; None for automatic.
         floats: names of the labels that are floats.
-        missing_labels: what becomes of samples without a label, as of LabelRows.
+        missing_labels: how samples without a label are handled, as in LabelRows.
     """
 
     image: tuple[bytes, ...]
@@ -85,11 +85,9 @@ class IndexSettings:
 
 
 def index_tars(paths: Sequence[bytes], settings: IndexSettings) -> tuple[SamplesWriter, Labels]:
-    """Scan tars; return what is to be saved as their index, and labels that are not class numbers.
+    """Scan tars; return the index to save, and labels that are not class numbers. Raises LoaderError.
 
     The samples are in the order of the tars and of their keys.
-
-    Raises LoaderError.
     """
     places = label_places(settings.label) if settings.table is None else LabelPlaces(())
     tars, whole_names = _scan(paths, settings, places)
@@ -136,7 +134,7 @@ def index_tars(paths: Sequence[bytes], settings: IndexSettings) -> tuple[Samples
 
 
 def _count_left_out(tars: Sequence[TarSamples]) -> LeftOut:
-    """Return what is left out of all tars; of several tars the names say which."""
+    """Return the entries left out of all tars; with several tars, their names include the tar."""
     left_out = LeftOut()
     for tar in tars:
         if not tar.names:
@@ -150,19 +148,19 @@ def _count_left_out(tars: Sequence[TarSamples]) -> LeftOut:
 
 
 def _as_label(text: Text, names: tuple[str, ...]) -> str | dict[str, str | None] | None:
-    """Return a label, or several by name, as LabelRows takes them."""
+    """Return a label, or several by name, as LabelRows accepts them."""
     if isinstance(text, tuple):
         return {name: os.fsdecode(part) if part else None for name, part in zip(names, text, strict=True)}
     return None if text is None else os.fsdecode(text)
 
 
 class _Labels(NamedTuple):
-    """Hold the labels of all samples as text; None for one that has none.
+    """The labels of all samples as text; None for a sample without a label.
 
     Attributes:
-        texts: the labels, tuples of several.
-        are_names: whether numbers among them are names too.
-        classes: class names, if these are known.
+        texts: the labels; tuples if there are several per sample.
+        are_names: whether numbers among them are also names.
+        classes: class names, if known.
     """
 
     texts: Sequence[Text]
@@ -173,7 +171,7 @@ class _Labels(NamedTuple):
 def _find_labels(
     tars: Sequence[TarSamples], names: Sequence[bytes], places: LabelPlaces, settings: IndexSettings, fail: Fail
 ) -> _Labels:
-    """Return the labels of all samples: the names of the tars, those in members, or else those of the folders."""
+    """Return the labels of all samples: from the names of the tars, from members, or else from the folders."""
     if settings.label == SHARD:
         shards = [os.fsencode(splitext(basename(hide_secrets(tar.container.name)))[0]) for tar in tars]
         return _Labels([shard for shard, tar in zip(shards, tars, strict=True) for _ in tar.names], are_names=True)
@@ -191,7 +189,7 @@ def _find_labels(
     longer = next(((tar.container.name, tar.longer_label) for tar in tars if tar.longer_label), None)
     if longer is not None and places.is_choice:
         suffix = longer[1][len(sample_key(longer[1])) + 1 :]
-        cause = f"the suffix of {printable(longer[1])} begins at the first dot, and is not that of a label"
+        cause = f"the suffix of {printable(longer[1])} begins at the first dot, and is not a label's suffix"
         fix = f"pass label={os.fsdecode(suffix)!r}, or label='folder' to leave it out"
         raise LoaderError("E-FORMAT", cause, fix=fix, path=longer[0])
     folders = folder_labels(names)
@@ -200,12 +198,12 @@ def _find_labels(
             _refuse_parts(folders, fail)
         return _Labels(folders, are_names=True)
     if settings.label == FOLDER:
-        raise LoaderError("E-FORMAT", "no member lies in a folder", fix=_FIX_LABEL, path=tars[0].container.name)
+        raise LoaderError("E-FORMAT", "no member is in a folder", fix=_FIX_LABEL, path=tars[0].container.name)
     return _Labels([b"0"] * len(names), classes=(ONE_CLASS,))
 
 
 def _refuse_other_places(tars: Sequence[TarSamples], places: LabelPlaces, chosen: int) -> None:
-    """Raise LoaderError if a tar has samples, but no label at the place where others have theirs."""
+    """Raise LoaderError if a tar has samples, but does not store labels in the same place as the others."""
     has = next(tar for tar in tars if tar.has_place(chosen))
     lacks = next((tar for tar in tars if tar.names and not tar.has_place(chosen)), None)
     if lacks is None:
@@ -222,7 +220,7 @@ def _refuse_other_places(tars: Sequence[TarSamples], places: LabelPlaces, chosen
 def _collect(
     tars: Sequence[TarSamples], places: LabelPlaces, number: int, settings: IndexSettings, fail: Fail
 ) -> list[bytes | None]:
-    """Return the labels at one place. Raises LoaderError with the first sample that has none."""
+    """Return the labels at one place. Raises LoaderError with the first sample without a label."""
     texts: list[bytes | None] = []
     faults: list[tuple[int, str]] = []
     for tar in tars:
@@ -246,12 +244,12 @@ def _collect(
 
 
 def _refuse_parts(folders: Sequence[bytes | None], fail: Fail) -> None:
-    """Raise LoaderError if folders are called as the parts of samples are, and not as classes."""
+    """Raise LoaderError if folders are named like parts of samples and not like classes."""
     classes = sorted({folder for folder in folders if folder is not None})
     if len(classes) > 1 and PARTS.issuperset(name.lower() for name in classes):
         some = " and ".join(map(printable, classes[:2]))
-        cause = f"the folders {some} look like parts of samples, and not like classes"
-        fix = "give the members of a sample one folder and name, or pass label='folder'"
+        cause = f"the folders {some} look like parts of samples and not like classes"
+        fix = "give all members of a sample the same folder and name, or pass label='folder'"
         raise fail(0, cause, fix)
 
 
@@ -271,7 +269,7 @@ def _scan(paths: Sequence[bytes], settings: IndexSettings, places: LabelPlaces) 
             if tar.series is not None and not image:
                 break
         has_label = any(tar.has_place(number) for tar in tars for number in range(len(places.places)))
-        if image:  # which says what the suffix is, unless no member has it
+        if image:  # it sets the suffix, unless no member has it
             whole_names = not any(tar.names for tar in tars) and any(tar.series for tar in tars)
         else:
             whole_names = bool(tars[-1].series) or (not has_label and any(tar.longer_label for tar in tars))
@@ -279,7 +277,7 @@ def _scan(paths: Sequence[bytes], settings: IndexSettings, places: LabelPlaces) 
 
 
 class _Stopped(Exception):
-    """Nobody waits for the scan."""
+    """Raised in a scan that nobody waits for."""
 
 
 def scan_tars(
@@ -289,16 +287,16 @@ def scan_tars(
     progress: Callable[[int, int], None],
     whole_names: bool = False,
 ) -> Iterator[TarSamples]:
-    """Yield the samples of each tar, in order: threads wait for storage together, and share one processor.
+    """Yield the samples of each tar, in order; threads wait for storage in parallel and share one processor.
 
     Args:
-        paths: of the files.
+        paths: paths of the files.
         image: suffixes of the images; none for automatic.
         places: where labels may be.
-        progress: called with (bytes passed, bytes of all tars) from time to time.
+        progress: called periodically with (bytes scanned, bytes of all tars).
         whole_names: whether keys go up to the last dot of a name.
 
-    Raises LoaderError of the first tar that has one.
+    Raises the LoaderError of the first tar that has one.
     """
     passed, sizes, stopped, store = [0] * len(paths), [0] * len(paths), threading.Event(), ObjectStore()
 
@@ -315,7 +313,7 @@ def scan_tars(
             MemberJoin(samples, image, places, whole_names, report).read(reader)
         passed[number] = tar.container.size
         if samples.is_empty:
-            raise LoaderError("E-NODATA", "the tar holds no file", fix=_FIX_EMPTY, path=tar.container.name)
+            raise LoaderError("E-NODATA", "the tar contains no file", fix=_FIX_EMPTY, path=tar.container.name)
         return samples
 
     def wait_for(scanned: Future[TarSamples]) -> TarSamples:

@@ -1,4 +1,4 @@
-"""Joins the members of a tar into samples by their keys, whatever lies between them."""
+"""Joins the members of a tar into samples by their keys; the members of a sample need not be adjacent."""
 
 from __future__ import annotations
 
@@ -29,28 +29,28 @@ from penstock.loaders.data.tars.tar_samples import (
 from penstock.pipelines.errors import LoaderError, printable
 
 REPORT_INTERVAL = 1024  # samples
-_MOST_LABEL_BYTES = 16 << 20  # of a member that holds a label
+_MOST_LABEL_BYTES = 16 << 20  # limit for a member with a label
 _FIX_IMAGES = "pass image={!r} if they are parts of one sample, image={!r} if each is a sample"
-_FIX_TWICE = "write the tar again with each name once, or each sample under a key of its own"
+_FIX_TWICE = "write the tar again with each name once, or with a separate key for each sample"
 
 
 @dataclass
 class TarSamples:
-    """Hold the samples of one tar, in the order in which their keys come.
+    """The samples of one tar, in the order in which their keys first occur.
 
     Attributes:
         container: the file.
-        names: of the members that are the images.
-        starts, sizes: of these, bytes.
-        texts: of each place of labels the label of each sample: None for none, b"" for an empty one; [] where no member
-            holds one.
-        faults: place, sample and what is wrong with its label, of each that has none therefore.
-        stray_labels: place -> name of a label without an image, the first.
-        longer_label: name of a member that would be a label if its key went up to the last dot.
-        series: names of two images that only numbers behind the first dot tell apart.
-        left_out: what is not served.
-        suffixes: of all members.
-        is_empty: whether it has no regular file.
+        names: names of the image members.
+        starts, sizes: their offsets and sizes in bytes.
+        texts: for each label place, the label of each sample: None for no label, b"" for an empty one; [] if no member
+            has this place.
+        faults: place, sample and cause for each label that cannot be read.
+        stray_labels: place -> name of the first label without an image.
+        longer_label: name of a member that would be a label if its key ended at the last dot.
+        series: names of two images that differ only in numbers after the first dot.
+        left_out: entries that are not served.
+        suffixes: suffixes of all members.
+        is_empty: whether the tar has no regular file.
     """
 
     container: Container
@@ -67,19 +67,19 @@ class TarSamples:
     is_empty: bool = False
 
     def has_place(self, place: int) -> bool:
-        """Return whether any member of the tar holds a label at this place."""
+        """Return whether any member of the tar has a label at this place."""
         return bool(self.texts[place]) or place in self.stray_labels or place in (fault[0] for fault in self.faults)
 
 
 class MemberJoin:
-    """Join members to samples in one pass over the headers; contents of labels are read on the way.
+    """Joins members to samples in one pass over the headers, which also reads the labels.
 
     Args:
         samples: filled with the samples.
         wanted: suffixes of the images; none for automatic.
         places: where labels may be.
-        whole: whether keys go up to the last dot of a name, and not to the first.
-        report: called with every REPORT_INTERVAL samples.
+        whole: whether keys end at the last dot of a name and not at the first.
+        report: called every REPORT_INTERVAL samples.
     """
 
     def __init__(
@@ -93,17 +93,17 @@ class MemberJoin:
         self._samples, self._places, self._whole, self._report = samples, places, whole, report
         self._wanted = [suffix.removeprefix(EVERY) for suffix in wanted]
         self._every = any(suffix.startswith(EVERY) for suffix in wanted)
-        self._names = list[bytes]()  # of the samples
+        self._names = list[bytes]()  # names of the samples
         self._left_out = samples.left_out
-        self._numbers: dict[bytes, int] = {}  # of the samples by key
-        self._ranks = array("l")  # of their images
-        self._matters: set[int] = set()  # samples that are worth a warning if they have no image
-        self._ties: dict[int, tuple[bytes, bytes]] = {}  # images of one rank, of each sample the first two
+        self._numbers: dict[bytes, int] = {}  # key -> number of the sample
+        self._ranks = array("l")  # ranks of their images
+        self._matters: set[int] = set()  # samples that need a warning if they have no image
+        self._ties: dict[int, tuple[bytes, bytes]] = {}  # sample -> its first two images of the same rank
         self._middles: dict[tuple[int, bytes], tuple[bytes, bytes]] = {}  # sample and form of numbered names -> first
         self._series: dict[tuple[int, bytes], tuple[bytes, bytes]] = {}  # the same -> two names
-        self._forms: dict[bytes, tuple[bytes, bytes]] = {}  # key to the first dot -> form of its images, first name
+        self._forms: dict[bytes, tuple[bytes, bytes]] = {}  # key up to the first dot -> form of its images, first name
         self._has_text = False
-        self._known = dict[bytes, bytes]()  # labels: many samples share an object
+        self._known = dict[bytes, bytes]()  # labels: equal ones share an object
         samples.texts = [[] for _ in places.places]
 
     def read(self, reader: TarReader) -> None:
@@ -164,7 +164,7 @@ class MemberJoin:
             self._ties.setdefault(number, (names[number], name))
 
     def _note_form(self, number: int, name: bytes) -> None:
-        """Look for images of one key that only numbers tell apart, and, with keys to the last dot, for other images."""
+        """Find images of one key that differ only in numbers; with keys up to the last dot, refuse other images."""
         middle, form = split_series(name)
         if self._whole:
             first_form, first = self._forms.setdefault(sample_key(name), (form, name))
@@ -176,17 +176,17 @@ class MemberJoin:
                 self._series.setdefault((number, form), (first, name))
 
     def _add_labels(self, number: int, role: Role, member: Member) -> None:
-        """Read the labels that a member holds."""
+        """Read the labels in a member."""
         samples, all_places = self._samples, self._places.places
         is_json = role.is_json
         if is_json and self._places.is_choice and self._has_text:
-            return  # texts come first
+            return  # texts take precedence
         is_large = member.size > _MOST_LABEL_BYTES
         data = b"" if is_large else self._reader.read(member.start, member.size)
         content: object = data
         if is_json and not is_large:
             if self._places.is_choice and not any(all_places[place].quoted_field in data for place in role.places):
-                return  # reading the text of every sample's metadata takes longer than its header
+                return  # parsing every sample's metadata takes longer than reading its header
             content = parse_json(data)
         for place in role.places:
             try:
@@ -212,7 +212,7 @@ class MemberJoin:
         texts[number] = self._known.setdefault(text, text)
 
     def _finish(self) -> None:
-        """Keep the samples that have an image. Raises LoaderError E-FORMAT for one that has two of one role."""
+        """Keep the samples with an image. Raises LoaderError E-FORMAT for a sample with two images of the same role."""
         samples, ranks = self._samples, np.array(self._ranks, np.int64)
         for number, (one, other) in self._ties.items():
             form = split_series(one)[1]
@@ -233,7 +233,7 @@ class MemberJoin:
         self._left_out.add_all(self._reader.left_out)
 
     def _leave_out(self, served: npt.NDArray[np.bool_]) -> None:
-        """Count samples without an image, and keep the others."""
+        """Count samples without an image and drop them."""
         samples = self._samples
         last_names = {os.path.basename(self._key_of(name)) for name in compress(self._names, served)}
         for number in np.flatnonzero(~served).tolist():
@@ -256,12 +256,12 @@ class MemberJoin:
         return sample_key(name, whole=self._whole)
 
     def _twice(self, one: bytes, other: bytes) -> LoaderError:
-        cause = f"two members have one key and one suffix: {printable(one)} and {printable(other)}"
+        cause = f"two members have the same key and suffix: {printable(one)} and {printable(other)}"
         return LoaderError("E-FORMAT", cause, fix=_FIX_TWICE, path=self._samples.container.name)
 
     def _shared(self, one: bytes, other: bytes) -> LoaderError:
         suffix = os.fsdecode(one[len(sample_key(one)) + 1 :].lower())
-        what = "the key, which ends at the first dot, is that of two images"
+        what = "two images have the same key, which ends at the first dot"
         cause = f"{what}: {printable(one)} and {printable(other)}"
         fix = _FIX_IMAGES.format(suffix, f"*.{suffix.rpartition('.')[2]}")
         return LoaderError("E-FORMAT", cause, fix=fix, path=self._samples.container.name)

@@ -1,4 +1,4 @@
-"""Labels of samples in tars: where they stand, and what they are as text."""
+"""Finds the labels of samples in tars, and reads them as text."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from penstock.pipelines.messages.checked import shown
 
 FOLDER, SHARD = "folder", "shard"
 JSON = "json:"
-_CONTROL = re.compile(rb"[\0-\x08\x0e-\x1f]")  # as in what pickle and numpy write
-_SHOWN = 8  # suffixes in an error
-TEXTS = (b"cls", b"class", b"label")  # suffixes of members whose whole text is a label
+_CONTROL = re.compile(rb"[\0-\x08\x0e-\x1f]")  # as written by pickle and numpy
+_SHOWN = 8  # number of suffixes in an error
+TEXTS = (b"cls", b"class", b"label")  # suffixes of members that contain only a label
 Table = Mapping[bytes, bytes]  # key -> label
 
 
 class LabelPlace(NamedTuple):
-    """Name a place of labels: a member of each sample, or a field in it.
+    """A place of labels: a member of each sample, or a field in it.
 
     Attributes:
-        suffix: of the member.
-        field: in the JSON object that it holds; "" if the whole text is the label.
-        quoted_field: the field as it stands in the text of an object.
+        suffix: suffix of the member.
+        field: field of its JSON object; "" if the whole text is the label.
+        quoted_field: the field as written in JSON.
     """
 
     suffix: bytes
@@ -39,9 +39,9 @@ class LabelPlace(NamedTuple):
     quoted_field: bytes = b""
 
     def find(self, content: object) -> bytes | None:
-        """Return the label in `content`, the bytes of the member or what parse_json made of it; None without the field.
+        """Return the label in `content`, the member's bytes or the value from parse_json; None without the field.
 
-        A label that is null, NaN or an empty text is b"". Raises ValueError, which says what is wrong with it.
+        A label that is null, NaN or an empty text is b"". Raises ValueError with the cause for an invalid label.
         """
         if isinstance(content, bytes):
             text = content.removeprefix(codecs.BOM_UTF8).strip()
@@ -54,18 +54,18 @@ class LabelPlace(NamedTuple):
                 raise ValueError(f"{what} is {shown(value)}")
             text = _as_bytes(value)
         else:
-            raise ValueError(f"its .{os.fsdecode(self.suffix)} member is no JSON object with the field {self.field!r}")
+            raise ValueError(f"its .{os.fsdecode(self.suffix)} member is not a JSON object with field {self.field!r}")
         wrong = "more than one line" if b"\n" in text else "not text in UTF-8" if _CONTROL.search(text) else ""
         if wrong:
             raise ValueError(f"{what} is {wrong}")
         return text
 
     def describe(self) -> str:
-        """Return the value of the option `label` that chooses this place."""
+        """Return the value of the option `label` for this place."""
         return f"{JSON}{self.field}" if self.field else os.fsdecode(self.suffix)
 
     def describe_member(self, suffixes: Sequence[bytes] = ()) -> str:
-        """Return what holds the label: ".cls member"; `suffixes` are those of a tar, told if none is this."""
+        """Return the label's member in words, ".cls member"; lists a tar's `suffixes` if it is not one of them."""
         if suffixes and self.suffix not in suffixes:
             known = ", ".join(f".{os.fsdecode(suffix)}" for suffix in suffixes[:_SHOWN])
             return f".{os.fsdecode(self.suffix)} member, only {known}{', ...' * (len(suffixes) > _SHOWN)}"
@@ -74,7 +74,7 @@ class LabelPlace(NamedTuple):
 
 
 def parse_json(content: bytes) -> object:
-    """Return what a JSON member holds; None for other text."""
+    """Return the value of a JSON member; None for other text."""
     try:
         return json.loads(content)
     except (ValueError, RecursionError):
@@ -82,12 +82,12 @@ def parse_json(content: bytes) -> object:
 
 
 class LabelPlaces(NamedTuple):
-    """Say where labels may be.
+    """The possible places of labels.
 
     Attributes:
-        places: the places; of a choice the first that any sample has counts.
-        names: what the labels are called, if there are several; () for one label.
-        is_choice: whether it is not said which place.
+        places: the places; of a choice, the first that any sample has is used.
+        names: names of the labels, if there are several; () for one label.
+        is_choice: whether the place is chosen automatically.
     """
 
     places: tuple[LabelPlace, ...]
@@ -96,7 +96,7 @@ class LabelPlaces(NamedTuple):
 
 
 def label_places(label: object) -> LabelPlaces:
-    """Return the places of the labels that the option `label` asks for; none if they are not in members."""
+    """Return the places of the labels for the option `label`; none if they are not in members."""
     if label is None:
         places = (
             *map(LabelPlace, TEXTS),
@@ -116,10 +116,10 @@ def label_places(label: object) -> LabelPlaces:
 
 
 def open_table(label: object) -> Table | None:
-    """Return the table that the option `label` is or names; None if it is neither. Raises ValueError, OSError.
+    """Return the option `label` as a table, if it is a dict or a path; otherwise None. Raises ValueError, OSError.
 
-    A file has a key and a label per line, separated by a tab or a comma; or a first line that names a column "key" and
-    one "label", in any case.
+    A file has a key and a label per line, separated by a tab or a comma; or a first line with the column names "key"
+    and "label", in upper or lower case.
     """
     if label is None or (isinstance(label, str) and label in (FOLDER, SHARD)) or label_places(label).places:
         return None
@@ -139,9 +139,9 @@ def open_table(label: object) -> Table | None:
         refuse_twins(["key", "label"], header)
         key, value = header.index("key"), header.index("label")
         del rows[0]
-    elif more := next((row for row in rows if len(row) > 2), None):  # any of which may be the label
+    elif more := next((row for row in rows if len(row) > 2), None):  # any column may be the label
         raise ValueError(
-            f"{os.fsdecode(label)!a} must have a key and a label in each line, or a first line that names the columns "
+            f"{os.fsdecode(label)!a} must have a key and a label in each line, or a first line with the column names "
             f"'key' and 'label', got {shown(more)}"
         )
     short = next((number for number, row in enumerate(rows) if len(row) <= max(key, value)), None)
@@ -151,21 +151,21 @@ def open_table(label: object) -> Table | None:
 
 
 def _make_table(rows: Iterable[tuple[bytes, bytes]]) -> Table:
-    """Return the labels by key. Raises ValueError for a key that comes twice."""
+    """Return the labels by key. Raises ValueError for a repeated key."""
     table: dict[bytes, bytes] = {}
     for key, value in rows:
         key = _without_dot(key)
         if key in table:
-            raise ValueError(f"the table of labels must have each key once, and {printable(key)} comes twice")
+            raise ValueError(f"the table of labels must have each key once, but {printable(key)} occurs twice")
         table[key] = value
     return table
 
 
 def folder_labels(names: Sequence[bytes]) -> list[bytes | None] | None:
-    """Return for each member the folder that is its class; None if no name has a folder.
+    """Return the class folder of each member; None if no name has a folder.
 
-    It is the first folder of the name in which the names differ, as a class folder is below the folder that holds them
-    all. None stands for a member next to these folders. If all lie in one folder, that is the class.
+    It is the first folder in which the names differ, since class folders share a parent. A member outside these folders
+    gets None. If all members are in one folder, that folder is the class.
     """
     folders = {name[: name.rfind(b"/") + 1] for name in names}
     parts = {folder: [part for part in folder.split(b"/") if part not in (b"", b".")] for folder in folders}
@@ -179,9 +179,9 @@ def folder_labels(names: Sequence[bytes]) -> list[bytes | None] | None:
 
 
 def table_labels(table: Table, names: Sequence[bytes], keys: Sequence[bytes], fail: Fail) -> list[bytes | None]:
-    """Return for each member the label that `table` has for its name or its key; None if it has neither.
+    """Return each member's label in `table`, by its name or its key; None for a member without one.
 
-    Raises the error of `fail` for a label of two members, and for two labels of one.
+    Raises the error of `fail` if two members share a label, or if one member has two labels.
     """
     labels: list[bytes | None] = []
     firsts: dict[bytes, int] = {}
@@ -189,16 +189,16 @@ def table_labels(table: Table, names: Sequence[bytes], keys: Sequence[bytes], fa
         known = [each for each in (_without_dot(name), _without_dot(key)) if table.get(each)]
         labels.append(table[known[0]] if known else None)
         if len({table[each] for each in known}) > 1:
-            cause = f"the table has two labels for it, of {printable(known[0])} and of {printable(known[1])}"
-            raise fail(number, cause, "leave one of them out of the table")
+            cause = f"the table has two labels for it, under {printable(known[0])} and under {printable(known[1])}"
+            raise fail(number, cause, "remove one of them from the table")
         if known and firsts.setdefault(known[0], number) != number:
-            cause = f"the key {printable(known[0])} of the table is also that of {printable(names[firsts[known[0]]])}"
-            raise fail(number, cause, "rename one of them, or give the images labels in their order by with_labels")
+            cause = f"the key {printable(known[0])} of the table also belongs to {printable(names[firsts[known[0]]])}"
+            raise fail(number, cause, "rename one of them, or pass labels in the order of the images to with_labels")
     return labels
 
 
 def _as_bytes(value: object) -> bytes:
-    """Return a label as text, such as tables and fields of JSON hold it; a missing one is empty."""
+    """Return a label of a table or JSON field as text; a missing one is empty."""
     plain = plain_label(value)
     if isinstance(plain, (list, tuple, set, frozenset)):
         members = sorted(plain, key=str) if isinstance(plain, (set, frozenset)) else list(plain)

@@ -1,4 +1,4 @@
-"""Names of members: the key of the sample to which each belongs, and what role it has there."""
+"""Derives the sample key and the role of a tar member from its name."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from penstock.loaders.data.files.folder_scan import FOREIGN_FOLDERS
 from penstock.loaders.data.files.left_out import IMAGE_SUFFIXES, JPEG_SUFFIXES, SIDECAR, UNREAD_SUFFIXES, explain_name
 from penstock.loaders.data.tars.tar_labels import LabelPlace
 
-# Photos before formats without loss, in which masks are stored.
+# Photo formats before lossless formats, which often store masks.
 _FORMATS = ("jpg", "jpeg", "jpe", *sorted(suffix[1:] for suffix in JPEG_SUFFIXES - {".jpg", ".jpeg", ".jpe"}))
 _FORMATS += ("webp", "png", "bmp", "gif", "tif", "tiff")
 assert {f".{name}" for name in _FORMATS} == IMAGE_SUFFIXES
-EVERY = b"*."  # begins the suffix of images that are samples of their own, whatever other dots their names have
+EVERY = b"*."  # prefix of a suffix for which every image is a separate sample, whatever other dots its name has
 _DOTTED, UNREAD, NO_RANK = 100, 1000, 1 << 30
 _FOREIGN = frozenset(name.encode() for name in FOREIGN_FOLDERS)
 _DIGITS = re.compile(rb"\d+")
 
 
 class Role(NamedTuple):
-    """Say what a member is to its sample.
+    """The role of a member in its sample.
 
     Attributes:
-        rank: of an image: that of the lowest rank is the sample's; from UNREAD on it is of a format that is not read.
-            NO_RANK for another member.
-        places: numbers of the places of labels that it holds.
+        rank: rank of an image: the lowest is the sample's image; from UNREAD on, the format is not read. NO_RANK for
+            other members.
+        places: numbers of its label places.
         is_dotted: whether its suffix has a dot.
         is_json: whether these places are fields of a JSON object.
-        is_longer: whether `places` are those of the last part of its suffix: b"left.cls".
-        is_sidecar: whether it needs no image.
+        is_longer: whether `places` match only the last part of its suffix, as in b"left.cls".
+        is_sidecar: whether it does not need an image.
     """
 
     rank: int
@@ -45,8 +45,8 @@ class Role(NamedTuple):
 def find_role(suffix: bytes, wanted: Sequence[bytes], places: Sequence[LabelPlace]) -> Role:
     """Return the role of members with a suffix.
 
-    Images are the suffixes `wanted`, in their order; without these JPEG, WebP, then other formats. A suffix that is a
-    format comes before one that ends in it: a.png before a.mask.jpg. places: where labels may be.
+    Images have the suffixes `wanted`, in this order; if there are none, JPEG, WebP, then other formats. A suffix that
+    is a format precedes one that ends in a format: a.png before a.mask.jpg. places: where labels may be.
     """
     suffix = suffix.lower()
     last = suffix.rpartition(b".")[2]
@@ -68,7 +68,7 @@ def find_role(suffix: bytes, wanted: Sequence[bytes], places: Sequence[LabelPlac
 
 
 def sample_key(name: bytes, *, whole: bool = False) -> bytes:
-    """Return the key of a member: its name up to the first dot behind the last slash; `whole`: up to the last dot."""
+    """Return the key of a member: its name up to the first dot after the last slash; `whole`: up to the last dot."""
     slash = name.rfind(b"/") + 1
     dot = name.rfind(b".", slash) if whole else name.find(b".", slash)
     return name if dot < 0 else name[:dot]
@@ -82,6 +82,6 @@ def split_series(name: bytes) -> tuple[bytes, bytes]:
 
 @functools.lru_cache(1024)
 def is_hidden(folder: bytes) -> bool:
-    """Return whether members in this folder are hidden, or left by a file system or an archiver."""
+    """Return whether members in this folder are hidden, or were left by a file system or an archiver."""
     parts = folder.split(b"/")
     return any(part in _FOREIGN or (part.startswith(b".") and part not in (b".", b"..")) for part in parts)

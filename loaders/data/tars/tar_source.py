@@ -32,9 +32,9 @@ from penstock.pipelines.messages.user_warnings import warn_user
 
 SUFFIX = ".tar"
 _ENDS = {
-    NO_END: "it may have been cut off between two members; compare its size with the original's, or copy it again",
-    LONG_END: "a part of it may be lost; compare its digest with the original's, or copy it again",
-    AFTER_END: "what follows the end is not read; if tars were joined by cat, pass them one by one",
+    NO_END: "it may be truncated between two members; compare its size with the original's, or copy it again",
+    LONG_END: "part of it may be lost; compare its digest with the original's, or copy it again",
+    AFTER_END: "data after the end is not read; if tars were joined with cat, pass them one by one",
 }
 COMPRESSED_TARS = (".tar.gz", ".tgz", ".tar.zst", ".tar.bz2", ".tar.xz", ".tar.lz4")  # refused with a fix
 TAR_OPTIONS = (
@@ -44,7 +44,7 @@ TAR_OPTIONS = (
     "missing_labels",
     "rescan",
     *REMOTE_OPTIONS,
-)  # of open_tars, that create_loader hands on
+)  # options of open_tars that create_loader passes on
 
 
 def open_tars(
@@ -59,31 +59,31 @@ def open_tars(
 ) -> Source:
     """Open tar files as one source: the samples of the first tar, in the order of its members, then of the next.
 
-    The index is made of the headers and saved in the user's cache folder. It is used again while each tar has its size
-    and time; `rescan=True` always makes it.
+    The index is made from the headers and saved in the user's cache folder. It is reused while the size and time of
+    each tar are unchanged; `rescan=True` always makes a new one.
 
     Args:
-        paths: of the tars.
-        image: suffix of the images; several separated by ";": the first one that a sample has is used. Unless given it
-            is the JPEG, else the WebP, else another image of a sample; a warning counts the others, and two of one
-            format are refused, unless only numbers behind the first dot tell them apart: then each is a sample. "*.jpg"
-            makes a sample of each JPEG, whatever other dots its name has.
-        label: where the labels stand: "cls" (a .cls member; also "class", "label"), "json:FIELD" (a field of a .json
-            member), "folder" (the first folder of the names in which they differ), "shard" (the tar's name), a dict
-            {key: label}, or the path of a CSV or TSV file of keys and labels. Unless given it is the first of these
-            that any sample has: "cls", "class", "label", "json:label", "json:cls", "folder"; else all are of one class.
-            Labels that are all integers, but not folders and tars, are the class numbers; numbers with a point and
-            lists (of numbers, or of class names) are served as float32; others are class names. A list of "cls" and
-            "json:FIELD" makes several labels, named by the fields. ":float" behind it serves integers as float32.
-        classes: class names, by class number; of several labels a dict of them.
+        paths: paths of the tars.
+        image: suffix of the images; several separated by ";": the first one that a sample has is used. The default is
+            the JPEG, else the WebP, else another image of a sample; a warning counts the others. Two images of one
+            format are refused, unless they differ only in numbers after the first dot: then each is a sample. "*.jpg"
+            makes each JPEG a sample, whatever other dots its name has.
+        label: where the labels are: "cls" (a .cls member; also "class", "label"), "json:FIELD" (a field of a .json
+            member), "folder" (the first folder in which the names differ), "shard" (the tar's name), a dict
+            {key: label}, or the path of a CSV or TSV file of keys and labels. The default is the first of these that
+            any sample has: "cls", "class", "label", "json:label", "json:cls", "folder"; else all are of one class.
+            Labels that are all integers, except folders and tars, are class numbers; numbers with a point and lists
+            (of numbers, or of class names) are served as float32; others are class names. A list of "cls" and
+            "json:FIELD" gives several labels, named by the fields. The suffix ":float" serves integers as float32.
+        classes: class names, by class number; for several labels, a dict of them.
         missing_labels: "raise" for samples without a label (an absent or empty member, null, NaN, class number -1), or
             "leave_out".
-        rescan: make the index again.
+        rescan: whether to make the index again.
         reading: fields of RemoteOptions.
 
-    Raises LoaderError: E-NODATA without samples or for a tar without files, E-FORMAT for another file, members of one
-    key and suffix, and a label that is missing or does not fit, E-TRUNC for a tar that was cut off, E-CORRUPT for a
-    damaged one, E-UNSUPPORTED for a sparse one, E-MISUSE for a table that lacks a sample; ValueError for options.
+    Raises LoaderError: E-NODATA without samples or for a tar without files, E-FORMAT for a file that is not a tar,
+    members with the same key and suffix, and a missing or unsuitable label, E-TRUNC for a truncated tar, E-CORRUPT for
+    a damaged one, E-UNSUPPORTED for a sparse one, E-MISUSE for a table that lacks a sample; ValueError for options.
     """
     settings = _read_settings(image, label, classes, missing_labels)
     reads = check_reading(paths, **reading)
@@ -115,9 +115,9 @@ def _read_settings(image: object, label: object, classes: object, missing_labels
 
 
 def _warn_of_content(index: Samples, paths: Sequence[bytes], may_be_parts: bool) -> None:
-    """Warn of what is left out of tars, and of folders that may be parts of the data and not classes."""
+    """Warn of entries left out of tars, and of folders that may be parts of the data and not classes."""
     skipped, examples = index.header.skipped, index.header.examples
-    for reason, meaning in _ENDS.items():  # of a part of what was written, or more than one tar
+    for reason, meaning in _ENDS.items():  # ends of a truncated tar, or of several joined tars
         if reason in skipped:
             where = f"{skipped[reason]:,} of {len(paths):,} tars ({printable(examples[reason])})"
             warn_user(f"{printable(paths[0]) if len(paths) == 1 else where}: {reason}: {meaning}")
@@ -126,11 +126,11 @@ def _warn_of_content(index: Samples, paths: Sequence[bytes], may_be_parts: bool)
     rename = "give images the suffix of their format"
     warn_of_left_out(skipped, examples, tars, instead=instead, rename=rename)
     if may_be_parts:
-        warn_of_parts(index.classes, tars, f"write a tar of each, or {instead}")
+        warn_of_parts(index.classes, tars, f"write one tar for each, or {instead}")
 
 
 def is_tar_folder(path: bytes) -> bool:
-    """Return whether a folder holds tars, but no image and no folder; it is read up to the first of these."""
+    """Return whether a folder contains tars, but no images and no folders; stops at the first of these."""
     has_tar = False
     if is_url(path):
         folders, names = _list_url(path)
@@ -164,13 +164,13 @@ def open_tar_folder(path: bytes, **options: Any) -> Source:
     for name in map(os.path.basename, found):
         if not name.lower().endswith(SUFFIX.encode()):
             left_out.add(explain_name(os.fsdecode(name)), name)
-    rename = "decompress tars, and give them the suffix .tar"
+    rename = "decompress tars and give them the suffix .tar"
     warn_of_left_out(left_out.counts, left_out.examples, printable(path), rename=rename)
     return source
 
 
 def _list_url(url: bytes) -> tuple[list[str], list[str]]:
-    """Return the URLs of folders and objects directly below `url` whose names do not begin with a dot, sorted."""
+    """Return the URLs of folders and objects directly below `url`, sorted, without names that begin with a dot."""
     folder = url.decode() + "/"
     refuse_http(folder)
     folders, objects = ObjectStore().list_folder(folder)
@@ -179,7 +179,7 @@ def _list_url(url: bytes) -> tuple[list[str], list[str]]:
 
 
 def _checked_image(image: object) -> tuple[bytes, ...]:
-    """Return the suffixes that the option names; EVERY begins the last suffix of any name."""
+    """Return the suffixes in the option; EVERY marks the last suffix of any name."""
     parts = [part.strip() for part in image.split(";")] if isinstance(image, str) else []
     named = [part.removeprefix("*").lstrip(".").lower() for part in parts if part.strip(". ")]
     if image is not None and not all(named or [""]):

@@ -1,4 +1,4 @@
-"""Splits a source into parts by a hash of each sample's name, so that no sample ever moves to another part."""
+"""Splits a source by a hash of each sample's name, so that samples never move to another part."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.messages.checked import checked_bool, checked_int, checked_number, shown
 
 _HASHES = 1 << 64
-_TOLERANCE = 1e-9  # by which fractions may miss 1, as 0.7 + 0.2 + 0.1 does
+_TOLERANCE = 1e-9  # allowed difference of the sum of shares from 1, as for 0.7 + 0.2 + 0.1
 _FORMAT = "penstock split 1"
 _SETTINGS = ("parts", "seed", "by_class")
-_EVERYTHING = b""  # the name of the one group of samples where classes do not count
+_EVERYTHING = b""  # name of the only group if the split is not by class
 
 Hashes = npt.NDArray[np.uint64]
 
 
 @dataclass(frozen=True, kw_only=True)
 class SavedSplit:
-    """Describe a split as its file does.
+    """The content of a split's file.
 
     Attributes:
         parts: the share of each part.
-        seed: of the hashes.
-        by_class: whether each class has thresholds of its own.
+        seed: seed of the hashes.
+        by_class: whether each class has separate thresholds.
         thresholds: class name -> the hashes at which its second and later parts begin, 16 hex digits each; without
-            by_class those of all samples, under "".
+            by_class, those of all samples under the name "".
         format: version of the file, _FORMAT.
     """
 
@@ -58,15 +58,15 @@ def split_source(
     by_class: bool = True,
     save: str | os.PathLike[str] | None = None,
 ) -> tuple[Data, ...]:
-    """Split a source into parts that hold each sample once, each part in the order of the source.
+    """Split a source into parts; each sample is in exactly one part, and each part keeps the order of the source.
 
-    A sample's part depends on a hash of its name (sample_name) and of `seed`, and on nothing that changes when the data
-    is moved, reordered or extended; equal names get the same part. The hash is compared with thresholds, which lie
-    where they give exact shares, of each class if `by_class`. A class that a saved split does not know is cut by the
-    plain shares.
+    A sample's part depends only on a hash of its name (sample_name) and of `seed`: it does not change when the data is
+    moved, reordered or extended, and equal names get the same part. The hash is compared with thresholds, chosen to
+    give exact shares, for each class if `by_class`. A class that a saved split does not contain is split by the plain
+    shares.
 
     The arguments are those of `split`. Raises ValueError for impossible shares, LoaderError E-STATE for a file of
-    another split, E-NODATA for an empty part, E-MISUSE and E-ACCESS for a place where no file can be written.
+    another split, E-NODATA for an empty part, E-MISUSE and E-ACCESS if the file cannot be written.
     """
     shares, seed, by_class = (
         _checked_shares(parts),
@@ -81,7 +81,7 @@ def split_source(
     names, groups = _group_samples(source, by_class)
     hashes = hash_names(source, seed)
     ends = [sum(shares[: part + 1]) for part in range(len(shares) - 1)]
-    plain = np.array([min(int(end * _HASHES), _HASHES - 1) for end in ends], np.uint64)  # of hashes without end
+    plain = np.array([min(int(end * _HASHES), _HASHES - 1) for end in ends], np.uint64)  # for infinitely many hashes
     if known is None:
         thresholds = _fit_thresholds(hashes, groups, len(names), shares, plain)
         if save is not None:
@@ -99,7 +99,7 @@ def hash_names(source: Source, seed: int) -> Hashes:
     keyed = hashlib.blake2b(digest_size=8, key=b"penstock split 1" + seed.to_bytes(8, "little")).copy
 
     def hash_one(index: int) -> bytes:
-        state = keyed()  # spares the setup for each name, which takes as long as the hash
+        state = keyed()  # avoids the setup per name, which takes as long as the hash
         state.update(sample_name(source, index))
         return state.digest()
 
@@ -111,17 +111,17 @@ def _take(source: Source, part_of: npt.NDArray[np.int64], part: int) -> Data:
     if not len(indices):
         raise LoaderError(
             "E-NODATA",
-            f"part {part + 1} of the split holds none of the {len(source):,} samples",
-            fix="choose larger shares, or pass by_class=False where classes have few samples",
+            f"part {part + 1} of the split contains none of the {len(source):,} samples",
+            fix="choose larger shares, or pass by_class=False if classes have few samples",
         )
     return as_data(source).take(indices)
 
 
 def _checked_shares(parts: Any) -> list[Fraction]:
-    """Return the shares of all parts as they were typed: 0.1, not the double next to it."""
+    """Return the exact decimal shares of all parts: 0.1, not the double next to it."""
     single = isinstance(parts, (int, float, np.number))
     if not single and (isinstance(parts, str) or not hasattr(parts, "__len__") or len(parts) < 2):
-        raise ValueError(f"parts must be a share such as 0.9, or shares such as (0.8, 0.1, 0.1), got {shown(parts)}")
+        raise ValueError(f"parts must be a share such as 0.9 or shares such as (0.8, 0.1, 0.1), got {shown(parts)}")
     shares = [
         Fraction(str(checked_number("a share", share, above=0, high=1))) for share in ([parts] if single else parts)
     ]
@@ -133,7 +133,7 @@ def _checked_shares(parts: Any) -> list[Fraction]:
 
 
 def _group_samples(source: Source, by_class: bool) -> tuple[list[bytes], npt.NDArray[np.int64]]:
-    """Return the names of groups that are cut by themselves, and the group of each sample (int64 [n])."""
+    """Return the names of groups that are split separately, and the group of each sample (int64 [n])."""
     if not by_class or has_targets(source):
         return [_EVERYTHING], np.zeros(len(source), np.int64)
     numbers = {name: number for number, name in enumerate(dict.fromkeys(source.classes))}  # classes may share a name
@@ -146,8 +146,8 @@ def _fit_thresholds(
 ) -> Hashes:
     """Return thresholds [groups, parts - 1] that give exact shares of each group.
 
-    Each lies between two of the group's hashes, as near to the plain threshold as these allow, so that samples that are
-    added later fall by the plain shares as nearly as possible.
+    Each lies between two of the group's hashes, as near as possible to the plain threshold, so that samples added later
+    are split as nearly as possible by the plain shares.
     """
     order = np.lexsort((hashes, groups))
     ordered = hashes[order]
@@ -162,7 +162,7 @@ def _fit_thresholds(
 
 
 def _cut_counts(counts: npt.NDArray[np.int64], shares: Sequence[Fraction]) -> npt.NDArray[np.int64]:
-    """Return how many samples of each group lie before each cut, int64 [groups, parts - 1]."""
+    """Return the number of samples of each group before each cut, int64 [groups, parts - 1]."""
     cuts = np.empty((len(counts), len(shares) - 1), np.int64)
     end = Fraction(0)
     for part, share in enumerate(shares[:-1]):
@@ -170,7 +170,7 @@ def _cut_counts(counts: npt.NDArray[np.int64], shares: Sequence[Fraction]) -> np
         numerator, denominator = end.limit_denominator(1 << 20).as_integer_ratio()
         cuts[:, part] = (2 * counts * numerator + denominator) // (2 * denominator)  # the nearest integer
     enough = counts >= len(shares)
-    for part in range(cuts.shape[1]):  # one for each part before the cut
+    for part in range(cuts.shape[1]):  # at least one sample for each part before the cut
         least = cuts[:, part - 1] + 1 if part else 1
         cuts[enough, part] = np.maximum(cuts[:, part], least)[enough]
     for part in reversed(range(cuts.shape[1])):  # and after it
@@ -180,9 +180,9 @@ def _cut_counts(counts: npt.NDArray[np.int64], shares: Sequence[Fraction]) -> np
 
 
 def _load_split(path: str | os.PathLike[str], wanted: SavedSplit) -> dict[bytes, list[int]] | None:
-    """Return the thresholds of the split that is saved at `path`, by class; None if no file is there.
+    """Return the thresholds of the split saved at `path`, by class; None if there is no file.
 
-    Raises LoaderError E-STATE for a file that is no split, or one with other settings than `wanted`.
+    Raises LoaderError E-STATE for a file that is not a split, or a split with other settings than `wanted`.
     """
     try:
         with open(path, "rb") as file:
@@ -192,8 +192,8 @@ def _load_split(path: str | os.PathLike[str], wanted: SavedSplit) -> dict[bytes,
         for name in _SETTINGS:
             then, now = getattr(saved, name), getattr(wanted, name)
             if then != now:
-                fix = f"pass {name}={then!r}, or another name for another split"
-                cause = f"the saved split has {name}={then!r}, requested is {now!r}"
+                fix = f"pass {name}={then!r}, or save another split under another name"
+                cause = f"the saved split has {name}={then!r}, but {now!r} was requested"
                 raise LoaderError("E-STATE", cause, fix=fix, path=os.fspath(path))
         found = {
             name.encode("utf-8", "surrogateescape"): [int(text, 16) for text in texts]
@@ -202,7 +202,7 @@ def _load_split(path: str | os.PathLike[str], wanted: SavedSplit) -> dict[bytes,
         for called, values in found.items():
             in_range = len(values) == len(saved.parts) - 1 and values[0] >= 0 and values[-1] < 1 << 64
             if not in_range or values != sorted(values):
-                raise ValueError(f"the thresholds of {called!r} are none")
+                raise ValueError(f"the thresholds of {called!r} are invalid")
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""Takes parts of a source, and looks for samples that were put in another order."""
+"""Takes parts of a source, and detects reordered samples."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from penstock.pipelines.messages.checked import checked_int
 from penstock.pipelines.messages.user_warnings import warn_user
 from penstock.pipelines.plan.philox import STREAM_CLASS_LIMIT, random_words
 
-PART_OPTIONS = ("subset", "max_per_class")  # of open_source, whatever the kind of data
+PART_OPTIONS = ("subset", "max_per_class")  # options of open_source for every kind of data
 
 
 def is_reordered(source: Source) -> bool:
-    """Return whether `source` serves all samples of some data in another order than that of the data."""
+    """Return whether `source` serves all samples of a data set, but in another order."""
     if not isinstance(source, Data):
         return False
     if any(step.rows is not None and _is_permuted(step.rows.array, step.num_rows) for step in source.steps):
         return True
-    places: dict[str, list[npt.NDArray[np.int64]]] = defaultdict(list)  # in each data set, of the samples in order
+    places: dict[str, list[npt.NDArray[np.int64]]] = defaultdict(list)  # indices per data set, in the order served
     sizes = {}
     for whole, inner in find_places(source, np.arange(len(source), dtype=np.int64)):
         places[whole.fingerprint].append(inner)
@@ -35,13 +35,13 @@ def is_reordered(source: Source) -> bool:
 
 
 def _is_permuted(indices: npt.NDArray[np.integer[Any]], count: int) -> bool:
-    """Return whether indices are those of all `count` samples of some data, in another order."""
+    """Return whether `indices` are those of all `count` samples, in another order."""
     rows = np.arange(count)
     return not np.array_equal(indices, rows) and np.array_equal(np.sort(indices), rows)
 
 
 def take_part(source: Source, subset: SubsetSpec = None, max_per_class: int | None = None) -> Source:
-    """Return the part of a source that open_source is asked for: first the subset, then at most so many of each class.
+    """Return part of a source, by options of open_source: first the subset, then at most `max_per_class` per class.
 
     Warns (UserWarning) of a slice that leaves out whole classes of a source sorted by class. Raises as parse_subset and
     Data.take do, and ValueError for an impossible number.
@@ -61,8 +61,8 @@ def take_part(source: Source, subset: SubsetSpec = None, max_per_class: int | No
 def limit_per_class(source: Source, most: int) -> Source:
     """Return at most `most` samples of each class, in the order of the source.
 
-    A sample is kept or not by a keyed hash of its index, of a subset by its index in the whole source. So other classes
-    do not matter, and what a lower limit keeps, a higher one keeps too.
+    Samples are chosen by a keyed hash of their index; for a subset, of their index in the whole source. So the choice
+    does not depend on other classes, and a higher limit keeps all samples that a lower one keeps.
     """
     refuse_targets(source, "max_per_class")
     places = np.arange(len(source), dtype=np.int64)
@@ -70,7 +70,7 @@ def limit_per_class(source: Source, most: int) -> Source:
     numbers = source.indices.astype(np.int64) if isinstance(source, Data) else places
     words = random_words(0, 0, numbers, STREAM_CLASS_LIMIT, 2)
     order = np.lexsort((words[:, 1], words[:, 0], labels))
-    begins = np.searchsorted(labels[order], labels[order])  # where the class of each begins
+    begins = np.searchsorted(labels[order], labels[order])  # the start of each sample's class
     kept = np.sort(order[places - begins < most])
     return source if len(kept) == len(source) else as_data(source).take(kept)
 

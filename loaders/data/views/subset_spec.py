@@ -1,4 +1,4 @@
-"""Reads what users give as `subset=`: indices, a mask, a slice, or a file of indices."""
+"""Parses the option `subset=`: indices, a mask, a slice, or a file of indices."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _FORMS = (
 
 
 def parse_subset(spec: Any, num_samples: int) -> npt.NDArray[np.int64]:
-    """Return the indices (int64 [n]) that `spec` means in a source of `num_samples`.
+    """Return the indices (int64 [n]) that `spec` selects from `num_samples` samples.
 
     spec: indices (integers from 0, each once) as a list, an array or a tensor; a mask (bool [num_samples]); a range; a
-    slice, or a string of one, in which integers are counts, numbers with a point are fractions of the samples and those
-    with % are percent; a path of a .npy, .txt or .json file of indices.
+    slice or the string of a slice, in which integers are counts, numbers with a point are fractions of the samples, and
+    numbers with % are percentages; the path of a .npy, .txt or .json file of indices.
 
-    Raises ValueError for anything else, LoaderError E-NODATA for a file that is not there.
+    Raises ValueError for anything else, LoaderError E-NODATA for a missing file.
     """
     if isinstance(spec, str) and not spec.lower().endswith(_FILES):
         spec = _read_slice(spec)
@@ -48,7 +48,7 @@ def parse_subset(spec: Any, num_samples: int) -> npt.NDArray[np.int64]:
 
 
 def is_slice(spec: SubsetSpec) -> bool:
-    """Return whether `spec` cuts a range of samples, whatever they are."""
+    """Return whether `spec` is a slice or a range."""
     return isinstance(spec, (slice, range)) or (isinstance(spec, str) and not spec.lower().endswith(_FILES))
 
 
@@ -71,13 +71,13 @@ def _cut_slice(spec: slice, num_samples: int) -> npt.NDArray[np.int64]:
     try:
         return np.arange(num_samples, dtype=np.int64)[start : stop : spec.step]
     except (TypeError, ValueError):
-        raise ValueError(f"a slice must be of integers or fractions, its step not 0, got {shown(spec)}") from None
+        raise ValueError(f"a slice must have integers or fractions and a nonzero step, got {shown(spec)}") from None
 
 
 def _find_boundary(value: Any, num_samples: int) -> Any:
-    """Return a boundary of a slice as an integer: of a fraction the count below it, from the end if it is negative."""
+    """Return a slice boundary as an integer; a fraction is rounded down, and counts from the end if negative."""
     if isinstance(value, (float, np.floating)):
-        value = Fraction(str(value))  # 0.3 as it was typed, not the double below it
+        value = Fraction(str(value))  # exactly 0.3, not the double below it
     if not isinstance(value, Fraction):
         return value
     if not -1 <= value <= 1:
@@ -101,7 +101,7 @@ def _read_file(path: str | os.PathLike[str]) -> object:
         cause = f"this file of indices cannot be read: {error.strerror or error}"
         raise LoaderError("E-ACCESS", cause, path=name) from error
     except (ValueError, EOFError) as error:
-        raise ValueError(f"{printable(name)} must hold indices, one integer each: {error}") from error
+        raise ValueError(f"{printable(name)} must contain indices (integers): {error}") from error
 
 
 def _checked_indices(values: object, num_samples: int) -> npt.NDArray[np.int64]:
@@ -125,10 +125,10 @@ def _checked_indices(values: object, num_samples: int) -> npt.NDArray[np.int64]:
     times = np.bincount(found.astype(np.int64))
     if times.max() > 1:
         if len(times) == 2 and len(found) == num_samples:
-            raise ValueError("a mask must hold True and False, got 0 and 1: convert it, with .astype(bool) of numpy")
+            raise ValueError("a mask must contain True and False, got 0 and 1: convert it, with .astype(bool) in numpy")
         twice = int(np.argmax(times > 1))
         raise ValueError(
-            f"indices must differ, because an epoch serves each sample once; {twice:,} occurs {int(times[twice])} "
+            f"indices must be unique, because an epoch serves each sample once; {twice:,} occurs {int(times[twice])} "
             "times: pass numpy.unique(indices)"
         )
     return found.astype(np.int64)

@@ -321,7 +321,7 @@ def test_missing_files_of_a_list_are_reported(tmp_path: Path, on_bad_sample: str
     found = {finding.name: finding for finding in data_findings(settings, str(table))}
     assert found["data"].state == state
     assert "2,000 images" in found["data"].found
-    assert f"3 of 2,000 files are not there, the first is '{tmp_path}/0001.jpg'" in found["data"].found
+    assert f"3 of 2,000 files do not exist, the first is '{tmp_path}/0001.jpg'" in found["data"].found
     part = DoctorSettings(workers=0, batch_size=4, size=16, data_options={"subset": "10:100"})
     assert next(data_findings(part, str(table))).state == "warn"  # printed although irrelevant for this part
 

@@ -309,7 +309,7 @@ def test_a_set_of_shards_cannot_be_opened_before_its_last_file(
             patch.setattr(os, "replace", stop)
             with pytest.raises(Stop):
                 build(photos, folder, shards=3, replace_stale=True)
-        with pytest.raises(LoaderError, match=r"E-CACHE.*(not complete|holds no cache)"):
+        with pytest.raises(LoaderError, match=r"E-CACHE.*(not complete|does not contain a cache)"):
             open_cache(folder)
         assert sum(file.resumed > 0 for file in build(photos, folder, shards=3, replace_stale=True).files) <= 1
         assert {path.name: path.read_bytes() for path in folder.iterdir()} == whole
@@ -478,7 +478,7 @@ def test_a_source_that_changes_during_a_build_is_refused(
 def test_a_label_without_a_class_is_reported(tmp_path: Path) -> None:
     source = MemorySource([photo(number) for number in range(4)])
     source.classes = (b"0", b"1", b"2")  # type: ignore[assignment]  # the label of each image is its number
-    with pytest.raises(LoaderError, match=r"E-DATASET\] sample=3 cause=its label is 3, and the source has 3 classes"):
+    with pytest.raises(LoaderError, match=r"E-DATASET\] sample=3 cause=its label is 3, but the source has 3 classes"):
         build_cache(source, tmp_path / "set", shards=2, workers=0)
 
 

@@ -88,7 +88,7 @@ def test_a_source_without_fields_makes_a_cache_of_the_first_version(data: PhotoF
     assert (cache.about[0].schema, b'"fields":' in cache.about[0].pack(), has_fields(cache)) == (1, False, False)
     for batch in batches(data.source(), backend="hdf5", workers=0, cache=tmp_path / "v1.h5"):
         data.check(batch)  # the fields are read from the source
-    with pytest.raises(LoaderError, match="it holds no fields, and the source has mask, boxes") as raised:
+    with pytest.raises(LoaderError, match="it contains no fields, but the source has mask, boxes") as raised:
         batches(concat([data.source()] * 2), backend="hdf5", workers=0, cache=tmp_path / "v1.h5")
     assert raised.value.code == "E-STALE"
 
@@ -111,7 +111,7 @@ def test_a_changed_field_makes_the_cache_stale(data: PhotoFields, tmp_path: Path
     settings = {"backend": "hdf5", "workers": 0, "cache": tmp_path / "a.h5"}
     batches(data.source(), **settings)
     batches(data.source(), **settings)
-    cause, source = "the source has other images, fields, sizes or classes", data.source()
+    cause, source = "images, fields, sizes or classes of the source have changed", data.source()
     if change == "mask":
         path = data.root / "masks" / data.names[3].with_suffix(".png")
         os.utime(path, ns=(0, path.stat().st_mtime_ns + 1_000_000))
@@ -124,7 +124,7 @@ def test_a_changed_field_makes_the_cache_stale(data: PhotoFields, tmp_path: Path
     else:
         source, cause = (
             with_fields(data.photos, name=["x"] * NUM_PHOTOS),
-            "it holds mask, boxes, keypoints, name, about",
+            "it contains mask, boxes, keypoints, name, about",
         )
     with pytest.raises(LoaderError, match=cause) as raised:
         batches(source, **settings)
@@ -174,10 +174,10 @@ def test_a_stopped_build_resumes_with_its_masks(
 
 def test_fields_that_would_not_fit_resized_images_are_refused(data: PhotoFields, tmp_path: Path) -> None:
     small = Encoding(resize=16)
-    with pytest.raises(ValueError, match="mask, boxes, keypoints would not fit them: use an Encoding without resize"):
+    with pytest.raises(ValueError, match="but not mask, boxes, keypoints: use an Encoding without resize"):
         build_cache(data.source(), tmp_path / "a.h5", small, workers=0)
     build_cache(open_source(data.photos), tmp_path / "v1.h5", small, workers=0)
-    with pytest.raises(ValueError, match="would not fit them"):
+    with pytest.raises(ValueError, match="resizes the images but not"):
         batches(data.source(), backend="hdf5", workers=0, cache=tmp_path / "v1.h5", encoding=small)
     texts = with_fields(data.photos, name=list(map(str, data.names)))
     (batch,) = batches(texts, backend="hdf5", workers=0, cache=tmp_path / "t.h5", encoding=small, batch_size=NUM_PHOTOS)

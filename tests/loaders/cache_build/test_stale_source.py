@@ -78,7 +78,7 @@ MUTATIONS: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda root: rewrite_keeping_mtime(
             root / "class0" / "0000.jpg", (root / "class0" / "0000.jpg").read_bytes() + b"\0"
         ),
-        "another size than when the cache was built",
+        "changed in size since the cache was built",
     ),
     "same size, later mtime": (
         lambda root: (root / "class1" / "0001.jpg").write_bytes(flip_a_bit(root / "class1" / "0001.jpg")),

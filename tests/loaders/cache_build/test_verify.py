@@ -159,7 +159,7 @@ def test_changed_labels_are_reported(tmp_path: Path) -> None:
     images, labels = np.stack([scene(20, 20)] * 4), np.array([0, 1, 0, 1])
     cache = built(ArraySource(images, labels), tmp_path / "cache.h5", Encoding())
     refuse_other_source(cache, ArraySource(images, labels))
-    with pytest.raises(LoaderError, match="2 labels differ, the first is that of image 1"):
+    with pytest.raises(LoaderError, match="2 labels differ, the first at image 1"):
         refuse_other_source(cache, ArraySource(images, np.array([0, 0, 1, 1])))
     images[3, 5, 5] ^= 1
     with pytest.raises(LoaderError, match="E-STALE"):

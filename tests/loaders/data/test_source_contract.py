@@ -292,7 +292,7 @@ def test_a_row_with_a_missing_file_is_kept_and_named(data: Data) -> None:
     file = data.file_of(5)
     file.unlink()
     with pytest.warns(
-        UserWarning, match=rf"1 of {COUNT} files are not there, the first is .*{file.name}'; reading them raises"
+        UserWarning, match=rf"1 of {COUNT} files do not exist, the first is .*{file.name}'; reading them raises"
     ):
         source = data.open()
     assert [source.read(index) for index in (4, 6)] == [IMAGES[4], IMAGES[6]]

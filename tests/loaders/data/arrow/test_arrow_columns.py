@@ -80,16 +80,16 @@ def test_options_override_the_automatic_choice() -> None:
             {"a": BYTES, "b": BYTES},
             None,
             None,
-            "image must be .*no single column could be meant; the columns are a .binary., b .binary.",
+            "image must be .*no single column fits; the columns are a .binary., b .binary.",
         ),
-        ({"a": BYTES, "b": BYTES, "path": TEXT}, None, None, "image must be .*no single column could be meant"),
+        ({"a": BYTES, "b": BYTES, "path": TEXT}, None, None, "image must be .*no single column fits"),
         ({"image": PIXELS}, None, None, r"image must be .*image \(list<item: list<item: uint8>>\)"),
         ({"image": BYTES}, "img", None, "image must be .*got 'img'"),
         (
             {"image": BYTES, "score": pa.float32()},
             None,
             AUTO,
-            "label must be .*no column has a usual name.*score",
+            "label must be .*no column has a known name.*score",
         ),
         ({"image": BYTES, "when": pa.date32()}, None, "when", "label must be .*got 'when'"),
         ({"image": BYTES, "a": NUMBER, "b": NUMBER}, None, AUTO, "label must be"),
@@ -104,7 +104,7 @@ def test_a_column_that_cannot_be_chosen_is_refused_with_the_list_of_columns(
 
 def test_columns_of_paths_are_refused_where_encoded_images_are_required() -> None:
     assert choose({"image": TEXT}, label=None).image == "image"
-    with pytest.raises(ValueError, match=r"encoded images \(binary, or struct with bytes\), and no"):
+    with pytest.raises(ValueError, match=r"encoded images \(binary, or struct with bytes\), but no"):
         choose({"image": TEXT}, label=None, paths=False)
 
 
@@ -148,7 +148,7 @@ def test_files_of_one_data_set_share_one_list_of_classes(tmp_path: Path, suffix:
     other, plain = write("3", [0, 1], ["bird", "cat"]), write("4", [1, 0])
     assert labels(open_source([one, same, plain])) == ([0, 1, 1, 0, 1, 0], ("cat", "dog"))
     for options in {}, {"classes": ["bird", "cat", "dog"]}:
-        with pytest.raises(LoaderError, match=r"3.*the classes \['bird', 'cat'\], the first file's has .*concat"):
+        with pytest.raises(LoaderError, match=r"3.*the classes \['bird', 'cat'\], the first file .*concat"):
             open_source([one, other], **options)
     assert labels(concat([one, other])) == ([1, 2, 0, 1], ("bird", "cat", "dog"))
     floats: Any = open_source([one, other], label="label:float")

@@ -84,8 +84,8 @@ def test_decimals_vectors_and_sets_are_collected(kind: str) -> None:
 @pytest.mark.parametrize(
     ("column", "declared", "words"),
     [
-        ([[1, 2], [0, 0], [1]], None, "row 2: a vector of 1 numbers, the first one has 2"),
-        ([["a"], ["b", None]], None, "row 1: a list of labels holds a null"),
+        ([[1, 2], [0, 0], [1]], None, "row 2: a vector of 1 numbers, but the first one has 2"),
+        ([["a"], ["b", None]], None, "row 1: a list of labels contains a null"),
         ([["a"], ["c"]], ["a", "b"], "row 1: label 'c' is not one of classes"),
         ([[0], [2]], ["a", "b"], "row 1: label 2 has no name"),
     ],

@@ -84,7 +84,7 @@ def test_rows_with_urls_of_images_are_read(server: RangeServer, tmp_path: Path) 
     with pytest.raises(LoaderError, match=r"E-MISSING.* sample=1 .*none\.jpg"):
         source.read(1)
     write(server.root / "data/d.arrow", table)  # the copy does not include the images
-    with pytest.raises(LoaderError, match=r"E-MISSING.*a\.jpg.*named by a row, but is not here"):
+    with pytest.raises(LoaderError, match=r"E-MISSING.*a\.jpg.*a row names this file, but it does not exist"):
         open_source(f"{server.url}/data/d.arrow", local_cache=tmp_path / "copy")
 
 
@@ -132,7 +132,7 @@ def test_row_groups_are_fetched_once(server: RangeServer, tmp_path: Path) -> Non
         if not isinstance(value, (ArrayColumn, BytesColumn))
     }
     assert os.fsencode(server.url) not in pickle.dumps(state)
-    with pytest.raises(ValueError, match="only data by URL takes bytes_ahead"):
+    with pytest.raises(ValueError, match="bytes_ahead can only be used for data at URLs"):
         open_source(server.root / "d.parquet", bytes_ahead=1)
 
 
@@ -159,7 +159,7 @@ def test_a_full_disk_does_not_end_the_stream(
     parquet.write_table(TABLE, server.root / "d.parquet", row_group_size=20)
     source: Any = open_source(f"{server.url}/d.parquet", local_cache=tmp_path / "copy")
     monkeypatch.setattr(os, "posix_fallocate", refuse)
-    with pytest.warns(UserWarning, match="No space left on device: the Parquet files are read by URL") as warned:
+    with pytest.warns(UserWarning, match="No space left on device: the Parquet files are read from") as warned:
         assert [source.read(index) for index in range(ROWS)] == IMAGES
     assert len(warned) == 1
 

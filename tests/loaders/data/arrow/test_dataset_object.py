@@ -112,9 +112,9 @@ def test_splits_must_be_chosen_and_streams_are_refused(dataset: Any) -> None:
     with pytest.raises(ValueError, match="split must be one of train, test, got None"):
         open_source(parts)
     assert len(open_source(parts, split="test")) == 13
-    with pytest.raises(ValueError, match="split must be that of the data set, 'None', got 'test'"):
+    with pytest.raises(ValueError, match="split must be the data set's split, 'None', got 'test'"):
         open_source(dataset, split="test")
-    with pytest.raises(ValueError, match=r"an IterableDataset has no rows.*save_to_disk"):
+    with pytest.raises(ValueError, match=r"rows of an IterableDataset cannot be read.*save_to_disk"):
         open_source(dataset.to_iterable_dataset())
 
 
@@ -159,7 +159,7 @@ def test_columns_without_encoded_images_are_listed(dataset: Any) -> None:
     )
     with pytest.raises(ValueError, match=r"image must be .*the columns are image \(extension.*label \(int64\)"):
         open_source(pixels)
-    with pytest.raises(ValueError, match=r"label must be .*no column has a usual name"):
+    with pytest.raises(ValueError, match=r"label must be .*no column has a known name"):
         open_source(dataset.remove_columns("label"))
     assert open_source(dataset.remove_columns("label"), label=None).classes == (b".",)
 

@@ -55,7 +55,7 @@ def test_splits_are_listed(tmp_path: Path, folder: ImageFolder) -> None:
     source = open_source(root, split="test")
     assert_same_samples(source, folder, list(range(50, 61)))
     assert_same_samples(open_source(root / "train", split="train"), folder)
-    with pytest.raises(ValueError, match="split must be the one that was saved, 'train', got 'test'"):
+    with pytest.raises(ValueError, match="split must be the saved split, 'train', got 'test'"):
         open_source(root / "train", split="test")
 
 

@@ -114,7 +114,7 @@ STRANGE: dict[str, Callable[[np.ndarray], object]] = {
 def test_impossible_records_are_refused(tmp_path: Path, name: str) -> None:
     datasets = tables([pixel_item(p) for p in PIXELS])
     STRANGE[name](datasets["samples"])
-    with pytest.raises(LoaderError, match=r"E-CACHE.*impossible"):
+    with pytest.raises(LoaderError, match=r"E-CACHE.*is invalid"):
         open_cache(_write(tmp_path / "strange.h5", datasets))
 
 
@@ -131,12 +131,12 @@ def _write(path: Path, datasets: dict[str, Any], about: Any = None) -> Path:
     [
         ({"schema": SCHEMA + 1}, "schema 2 has 0 fields"),
         ({"schema": SCHEMA + 2}, "schema is 3"),
-        ({"samples": 5}, "tables of 6 and 6 rows"),
+        ({"samples": 5}, "tables have 6 and 6 rows"),
         ({"payload_bytes": 1 << 30}, "payload is shorter"),
         ({"digests": {}}, "digest of the table samples"),
         ({"encoding": {"kind": "tiff"}}, "impossible settings"),
         ({"encoding": {"kind": "raw", "bits": 3}}, "impossible settings"),
-        ({"classes": []}, "impossible"),
+        ({"classes": []}, "is invalid"),
     ],
 )
 def test_an_about_text_that_does_not_match_the_file_is_refused(
@@ -290,5 +290,5 @@ def test_records_whose_sizes_exceed_an_int64_are_refused(tmp_path: Path) -> None
         strange = {**datasets, "samples": datasets["samples"].copy()}
         for name, value in fields.items():
             strange["samples"][name][1] = value
-        with pytest.raises(LoaderError, match=r"E-CACHE.*record 1 .*impossible"):
+        with pytest.raises(LoaderError, match=r"E-CACHE.*record 1 .*invalid"):
             open_cache(_write(tmp_path / f"strange{number}.h5", strange))

@@ -234,7 +234,7 @@ def test_coordinates_relative_to_the_image_size_warn(tmp_path: Path) -> None:
         ({"keypoints": Keypoints([[[-0.2, 1.2]]], ())}, "keypoints"),
         ({"coco": write_coco(tmp_path / "a.json", [(name, (80, 60), small)])}, r"boxes of .*a\.json'"),
     ):
-        with pytest.warns(UserWarning, match=f"all {what} lie between -1.25 and 1.25, where pixels are meant"):
+        with pytest.warns(UserWarning, match=f"all {what} are between -1.25 and 1.25, but must be in pixels"):
             with_fields(tmp_path / "photos", **fields)
     for boxes in ([[[0, 0, 1, 1]]], [[[0, 0.5, 1, 1.5]]], [[]]):
         with_fields(tmp_path / "photos", boxes=boxes)  # warnings are errors here

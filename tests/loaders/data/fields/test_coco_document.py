@@ -149,7 +149,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "no images": ({"images": [], "annotations": []}, "sample 0 ('a/a.png') is not in the file, which has 0 images"),
     "one last part of two names": (
         {"images": [image(1, "p/a.png"), image(2, "q/a.png")], "annotations": []},
-        "sample 0 ('a/a.png') has the last part of several names in the file, which has 2 images",
+        "sample 0 ('a/a.png') matches the last part of several names in the file, which has 2 images",
     ),
     "keypoints without names": (
         {"categories": [{"id": 7, "name": "dog", "keypoints": 4}], "annotations": []},
@@ -301,10 +301,10 @@ def test_ids_of_any_kind_keep_their_images(images: Path, tmp_path: Path) -> None
 def test_two_fields_with_the_same_name_are_refused(images: Path, tmp_path: Path) -> None:
     file = write(tmp_path / "a.json", document())
     with pytest.raises(
-        ValueError, match="two fields would be called image_ids, one of them from image_ids=: give that"
+        ValueError, match="two fields would be named image_ids, one of them from image_ids=: use another"
     ):
         with_fields(images, coco=file, image_ids=[1, 2, 3, 4])
-    with pytest.raises(ValueError, match="two fields would be called boxes, one of them from coco=: give that another"):
+    with pytest.raises(ValueError, match="two fields would be named boxes, one of them from coco=: use another"):
         with_fields(images, boxes=Boxes([[]] * 4), coco=file)
     batch = serve(with_fields(images, boxes=Boxes([[]] * 4), people=Coco(file)))
     assert {"boxes", "people", "people_classes", "people_image_ids"} <= set(batch)
@@ -403,7 +403,7 @@ def test_keypoints_are_swapped_as_requested(images: Path, tmp_path: Path) -> Non
         batch = serve(with_fields(images, coco=Coco(file, swaps=swaps)), pipeline=mirror, shuffle=False)
         assert batch["keypoints"][0][0, :, 0].tolist() == wanted
     for swaps, text in (
-        ([("port", "left")], "swaps names 'left', and the keypoints of the file are nose, port, starboard"),
+        ([("port", "left")], "swaps has the name 'left', but the keypoints of the file are nose, port, starboard"),
         ([(1, 3)], "swaps must be pairs of different keypoints from 0 to 2"),
         ([(1, 1)], "swaps must be pairs of different keypoints"),
     ):
@@ -430,7 +430,7 @@ def test_yolo_reads_the_names_of_data_yaml(images: Path, tmp_path: Path) -> None
     ):
         with pytest.raises(ValueError, match=re.escape(text)):
             with_fields(images, yolo=Yolo(tmp_path, names))  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="names must be different where boxes have names, got 'cat' twice"):
+    with pytest.raises(ValueError, match="names must be different if boxes have names, got 'cat' twice"):
         with_fields(images, boxes=Boxes([[[0, 0, 1, 1]]] * 4, [["cat"]] * 4, names=["cat", "dog", "cat"]))
 
 
@@ -513,7 +513,9 @@ def test_text_files_without_an_image_are_counted(images: Path, tmp_path: Path) -
     assert len(serve(with_fields(images, yolo=tmp_path))["boxes"][0]) == 1
     (tmp_path / "a" / "A.txt").write_text("0 0.5 0.5 1 1\n")
     (tmp_path / "b.txt").write_text("0 0.5 0.5 1 1\n")
-    with pytest.warns(UserWarning, match="2 text files of .* have no image of their name and are left out, first 'a/A"):
+    with pytest.warns(
+        UserWarning, match="2 text files of .* have no image with their name and are left out, first 'a/A"
+    ):
         with_fields(images, yolo=tmp_path)
     part, _ = split(images, 0.75, by_class=False)
     with pytest.warns(UserWarning, match="2 text files of"):  # not for images of another part

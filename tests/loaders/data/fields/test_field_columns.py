@@ -107,7 +107,7 @@ def test_fields_come_from_a_table_next_to_the_data(rows: Rows, tmp_path: Path) -
     ("spec", "text"),
     [
         ({"text": Column("captoin")}, "captoin"),
-        ({"boxes": Column("caption")}, "column 'caption' must hold JSON, got 'photo, 0'"),
+        ({"boxes": Column("caption")}, "column 'caption' must contain JSON, got 'photo, 0'"),
         ({"text": Column("caption", {"caption": ["a"]})}, "no column 'caption' in the table"),
         ({"text": Column("caption", pd.DataFrame({"caption": ["a"]}))}, "values must be one per sample (5), got 1"),
     ],
@@ -120,8 +120,8 @@ def test_unsuitable_columns_are_refused(rows: Rows, tmp_path: Path, spec: dict[s
 
 def test_masks_that_are_missing_and_files_without_columns_are_refused(rows: Rows, tmp_path: Path) -> None:
     rows.columns["seg"][4] = None
-    with pytest.raises(ValueError, match=r"'seg' must hold a path or a file for each sample, got None of 4"):
+    with pytest.raises(ValueError, match=r"'seg' must contain a path or a file for each sample, got None for 4"):
         with_fields(write(rows, tmp_path, "jsonl"), mask=Column("seg"), label="label")
     image = tmp_path / "data/0.jpg"
-    with pytest.raises(ValueError, match=r"must be of a table.* pass Column\('caption', table="):
+    with pytest.raises(ValueError, match=r"needs a table.* pass Column\('caption', table="):
         with_fields([str(image)], text=Column("caption", image))

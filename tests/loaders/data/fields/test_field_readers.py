@@ -92,12 +92,12 @@ def test_texts_are_decoded_by_their_byte_order_mark_and_other_bytes_warn(tmp_pat
         members += [(f"{number}.png", data.getvalue()), (f"{number}.txt", text.encode(kind))]
     write_tar(tmp_path / "a.tar", members)
     images, others = (open_source(tmp_path / "a.tar", image=kind, label=None) for kind in ("png", "txt"))
-    with pytest.warns(UserWarning, match=r"1 text of 6 cannot be read as UTF-8, first that of .*4\.png"):
+    with pytest.warns(UserWarning, match=r"1 text of 6 cannot be read as UTF-8, first at .*4\.png"):
         source: Any = with_fields(images, text=others)
     assert source.fields(np.arange(6))["text"] == [*texts[:4], "caf\udce9", ""]
     Image.new("RGB", (4, 4)).save(tmp_path / "a.png")
     (tmp_path / "t.csv").write_bytes("path,label,text\na.png,0,caf\xe9\n".encode("latin-1"))
-    with pytest.warns(UserWarning, match=r"1 text of 1 cannot be read as UTF-8, first that of .*a\.png"):
+    with pytest.warns(UserWarning, match=r"1 text of 1 cannot be read as UTF-8, first at .*a\.png"):
         with_fields(tmp_path / "t.csv", label="label", text=Column("text"))
 
 
@@ -141,7 +141,7 @@ def test_masks_and_text_files_are_found_for_a_list_of_absolute_paths(tmp_path: P
                 twins, subset=subset, mask=open_source([tmp_path / "photos/a/0.png", tmp_path / "photos/a/1.png"])
             )
     Image.new("RGB", (8, 8)).save(tmp_path / "photos/a/3.png")
-    with pytest.raises(ValueError, match=r"must have its name, 3\.png"):
+    with pytest.raises(ValueError, match=r"must be named 3\.png"):
         with_fields([tmp_path / "photos/a/3.png"], mask=tmp_path / "masks")
 
 
@@ -237,12 +237,12 @@ def test_yolo_text_files_give_boxes(photos: Path) -> None:
 
 N = NUM_PHOTOS
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"images": ["a"] * N}, "a field must not be called images"),
-    ({"text": [{1, 2}] * N}, "what JSON can hold, got {1, 2}"),
-    ({"mask": "s3://masks/"}, "field 'mask': masks cannot be taken from"),
+    ({"images": ["a"] * N}, "a field must not be named images"),
+    ({"text": [{1, 2}] * N}, "JSON values, got {1, 2}"),
+    ({"mask": "s3://masks/"}, "field 'mask': masks cannot be read from"),
     ({"mask": ["a.png"] * 5}, "masks must be one path per sample (6), got 5"),
     ({"mask": "nowhere"}, "no mask for sample 0 ('p0.jpg') in 'nowhere'"),
-    ({"patch_valid": ["a"] * N}, "a field must not be called patch_valid, which batches have already"),
+    ({"patch_valid": ["a"] * N}, "a field must not be named patch_valid, which batches already have"),
     ({"mask": "nowhere/{name}.png"}, "no mask for sample 0 ('p0.jpg'): "),
     ({"mask": lambda name: f"{name}.png"}, "no mask for sample 0 ('p0.jpg'): "),
     ({"mask": ["nowhere.png"] * N}, "no mask for sample 0 ('p0.jpg'): "),
@@ -257,20 +257,20 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"boxes": Boxes([[[0, 0, 1, 1]]] * N, [["c"]] * N, names=["a"])}, "sample 0 has a box of the unknown class 'c'"),
     ({"keypoints": np.zeros((N, 4))}, "keypoints must be numbers [6, k, 3] or [6, k, 2], got float64 [6, 4]"),
     ({"keypoints": Keypoints(np.zeros((N, 2, 2)), [(0, 2)])}, "swaps must be pairs of different keypoints from 0 to 1"),
-    ({"boxes": ([[[0, 0, 1, 1]]] * N, [["c"], [3]] * 3)}, "sample 0 has a box of the class 'c', and sample 1 one of 3"),
+    ({"boxes": ([[[0, 0, 1, 1]]] * N, [["c"], [3]] * 3)}, "sample 0 has a box of the class 'c', but sample 1 one of 3"),
     (
         {"boxes": ([[[0, 0, 1, 1]]] * N, [["1"], ["c"]] * 3)},
-        "sample 1 has a box of the class 'c', and sample 0 one of '1'",
+        "sample 1 has a box of the class 'c', but sample 0 one of '1'",
     ),
     ({"boxes": ([[[0, 0, 1, 1]]] * N, [["c"], [None]] * 3)}, "sample 1 has a box without a class"),
     ({"boxes": ([[[0, 0, 1, 1]]] * N, [["c"], [float("nan")]] * 3)}, "sample 1 has a box without a class"),
     (
         {"boxes": ([[[0, 0, 1, 1]]] * N, [0] * N)},
-        "classes must be a list of one per box for each sample, sample 0 has 0",
+        "classes must be a list per sample with one class per box, sample 0 has 0",
     ),
     (
         {"boxes": ([[[0, 0, 1, 1]] * 3] * N, ["cat"] * N)},
-        "classes must be a list of one per box for each sample, sample 0",
+        "classes must be a list per sample with one class per box, sample 0",
     ),
     ({"boxes": [[[0, 0, 1], [0, 0, 1, 1]]] * N}, "sample 0: boxes must be numbers in lists of one length"),
     ({"boxes": Boxes([[]] * N, sizes=[[1, 1], [1]] * 3)}, "sizes must be numbers in lists of one length"),
@@ -286,7 +286,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"keypoints": [[[1, 2]], [[1, 2], [3, 4]]] * 3}, "keypoints must be numbers in lists of one length"),
     ({"keypoints": Keypoints(np.zeros((N, 2, 2)), [1])}, "swaps must be pairs of different keypoints from 0 to 1, got"),  # type: ignore[list-item]
     ({"keypoints": Keypoints(np.zeros((N, 2, 2)), [(0, 1.5)])}, "swaps must be pairs of different keypoints from"),  # type: ignore[list-item]
-    ({"keypoints": np.full((N, 2, 2), np.nan)}, "keypoints must be finite numbers, those of sample 0 are not"),
+    ({"keypoints": np.full((N, 2, 2), np.nan)}, "keypoints must be finite numbers, but those of sample 0 are not"),
 ]
 
 

@@ -57,7 +57,7 @@ def check(data: PhotoFields, geometry: Geometry, batch: Any, view: int, pipeline
     for row, index in enumerate(batch.index.tolist()):
         if index < 0:
             assert not any(getattr(geometry, name)[row].any() for name in ("sizes", "orientations", "matrices"))
-            with pytest.raises(ValueError, match=f"row {row} holds no sample"):
+            with pytest.raises(ValueError, match=f"row {row} has no sample"):
                 geometry.boxes_to_image(row, np.zeros((1, 4)))
             continue
         assert tuple(geometry.sizes[row].tolist()) == data.sizes[index]

@@ -141,7 +141,7 @@ def test_two_masks_of_one_name_are_refused_and_a_photo_next_to_them_is_not_one(t
     masks = write_files(tmp_path / "m", {"a.png": png(1), "a.jpg": b"a photo", "a.json": b"{}"})
     assert outcome(lambda: with_fields(images, mask=masks)) == [(1, 1)]
     write_files(masks, {"a.bmp": png(2)})
-    with pytest.raises(ValueError, match=r"two masks of one name .*'a\.png' and 'a\.bmp'"):
+    with pytest.raises(ValueError, match=r"two masks have the same name .*'a\.png' and 'a\.bmp'"):
         with_fields(images, mask=masks)
 
 
@@ -190,7 +190,7 @@ def test_rows_are_joined_only_with_tables_of_the_same_number_of_rows(tmp_path: P
         part = open_source(tmp_path / "both.parquet", **labelled)
     both = with_fields(part, mask=opened(tmp_path / "both.parquet", image="mask"))
     assert pairs(both) == [(0, 5), (2, 7)]
-    with pytest.raises(ValueError, match=r"no names but their rows, of which there are 3 in 1 file .*and 4 in 1 file"):
+    with pytest.raises(ValueError, match=r"only identified by their rows, but there are 3 in 1 file .*and 4 in 1 file"):
         with_fields(images, mask=longer)
     for name, levels in (
         ("a/0", [0, 1]),

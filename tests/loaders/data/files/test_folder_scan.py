@@ -113,11 +113,11 @@ LIKE_IMAGE_FOLDER: dict[str, tuple[list[Any], dict[str, str], str | None]] = {
     ),
     "no UTF-8": ([b"\xff\xe9/1.jpg", b"\xe9/2.jpg", "\u65e5/3.jpg", "\U0001f600/4.jpg", "z/5.jpg"], {}, None),
     "next to the classes": ([*CAT_DOG, "3.ppm", ".4.jpg"], {"5.jpg": "nowhere"}, STRAY),
-    "hidden": ([*CAT_DOG, ".thumbs/3.jpg"], {}, r"left out: '\.thumbs'\..* number 2 of ours higher, from 'cat' on"),
-    "a system's": (["Ant/1.jpg", *CAT_DOG, "__MACOSX/cat/._1.jpg"], {}, "'__MACOSX'.* 2 of ours higher, from 'cat' on"),
+    "hidden": ([*CAT_DOG, ".thumbs/3.jpg"], {}, r"left out: '\.thumbs'\..* number 2 of these higher, from 'cat' on"),
+    "a system's": (["Ant/1.jpg", *CAT_DOG, "__MACOSX/cat/._1.jpg"], {}, "'__MACOSX'.* 2 of these higher, from 'cat'"),
     "a file system's": (["zoo/1.jpg", *CAT_DOG, "lost+found/#3.jpg"], {}, r"'lost\+found'.* 1 of .* from 'zoo' on"),
-    "the last": ([*CAT_DOG, "lost+found/#3.jpg"], {}, r"'lost\+found'.* number ours alike"),
-    "a class twice": (CAT_DOG, {"ant": "dog", "bee": "dog"}, "'ant', 'bee'.* 2 of ours higher"),
+    "the last": ([*CAT_DOG, "lost+found/#3.jpg"], {}, r"'lost\+found'.* number these alike"),
+    "a class twice": (CAT_DOG, {"ant": "dog", "bee": "dog"}, "'ant', 'bee'.* 2 of these higher"),
     "a folder twice": (CAT_DOG, {"cat/again": "../dog"}, "skipped: 1 folder seen before"),
     "PGM among JPEGs": (
         [*CAT_DOG, "cat/3.pgm", "dog/4.PPM"],
@@ -152,7 +152,7 @@ def test_data_refused_by_torchvision_and_requested_options_do_not_warn(tmp_path:
 def test_a_flat_folder_with_subfolders_is_accepted_with_a_warning(tmp_path: Path) -> None:
     plant(tmp_path, ["b.jpg", "notes/readme.txt"])
     for _ in range(2):  # scanned, then from the kept index
-        with pytest.warns(UserWarning, match="its folders hold no image"):
+        with pytest.warns(UserWarning, match="its folders contain no images"):
             assert ImageFolder(tmp_path).classes == (b".",)
 
 
@@ -160,7 +160,7 @@ def test_a_flat_folder_with_subfolders_is_accepted_with_a_warning(tmp_path: Path
 @pytest.mark.parametrize("suffix", ["ppm", "PPM", "pgm"])
 def test_a_stray_image_next_to_class_folders_of_other_formats_is_not_the_data(tmp_path: Path, suffix: str) -> None:
     plant(tmp_path, [f"cat/1.{suffix}", f"dog/2.{suffix}", "logo.png"])
-    with pytest.raises(LoaderError, match=r"hold 2 images of formats not read .* 1 image next to them") as caught:
+    with pytest.raises(LoaderError, match=r"contain 2 images of formats not read .* 1 image next to them") as caught:
         ImageFolder(tmp_path)
     assert caught.value.code == "E-NODATA"
     plant(tmp_path, ["cat/3.png"])

@@ -37,7 +37,7 @@ def test_names_in_common_use_are_found_in_their_order() -> None:
             ["a", "b"],
             None,
             None,
-            "no column of t is known to hold images: its columns are 'a', 'b'; name one with image=",
+            "no column of t has a known name for images: its columns are 'a', 'b'; name one with image=",
         ),
         (["a", "image_file"], None, None, "'image_file'; pass image='image_file'"),
         (["pixels"], None, None, "pass image='pixels'"),
@@ -54,7 +54,7 @@ def test_missing_columns_are_refused_with_advice(
 
 
 def test_label_columns_that_may_be_overlooked_warn() -> None:
-    with pytest.warns(UserWarning, match="of one class: its columns are 'species', 'a_label'; pass label='a_label'"):
+    with pytest.warns(UserWarning, match="in one class: its columns are 'species', 'a_label'; pass label='a_label'"):
         assert choose_columns(["path", "species", "a_label"], None, None, "t") == ("path", None)
 
 

@@ -128,7 +128,7 @@ def test_text_that_is_nearly_a_list_is_refused(text: str) -> None:
 MANY = "; 2 of 3 rows have none"
 WRONG: dict[str, tuple[list[Any], Any, str]] = {
     "negative": ([0, -1], None, "line 2: label -1 is negative"),
-    "negative as text": (["0", "-1", "-1"], None, f"line 2: label -1 is negative, which stands for no label{MANY}"),
+    "negative as text": (["0", "-1", "-1"], None, f"line 2: label -1 is negative, which means no label{MANY}"),
     "values, not marks": ([0, -1, -2], None, "line 2: label -1 is negative, so .*:float"),
     "an identifier": ([0, MAX_CLASSES], None, "line 2: label 1048576 is too large.*classes="),
     "an identifier as text": (["4711000111"], None, "line 1: label 4711000111 is too large"),
@@ -157,13 +157,13 @@ WRONG: dict[str, tuple[list[Any], Any, str]] = {
     "digits among names": (["n/a", "0.5"], None, "line 2: label '0.5' is a float, but label 'n/a'"),
     "infinite": ([0.5, float("inf")], None, "line 2: label inf is not a finite number"),
     "too large for float32": (["0.5", "1e39"], None, r"line 2: label 1e\+39 is not a finite number"),
-    "a vector of another length": ([[1, 2], [1]], None, "line 2: a vector of 1 numbers, the first one has 2"),
+    "a vector of another length": ([[1, 2], [1]], None, "line 2: a vector of 1 numbers, but the first one has 2"),
     "a vector with a nan": ([[1, float("nan")]], None, r"line 1: label \[1.0, nan\] is not a finite"),
     "a vector after a number": ([0.5, [1]], None, r"line 2: label \[1\] is a vector, but label 0.5"),
     "names after a vector": ([[1], ["a"]], None, r"line 2: label \['a'\] is a set of names, but label \[1\]"),
     "a set of numbers": ([{1, 2}], None, "line 1: a label must be a list of numbers or names"),
-    "other names of labels": ([{"a": 1}, {"b": 1}], None, r"line 2: labels \['b'\], the first row has \['a'\]"),
-    "one label after several": ([{"a": 1}, 1], None, r"line 2: labels \[''\], the first row has \['a'\]"),
+    "other names of labels": ([{"a": 1}, {"b": 1}], None, r"line 2: labels \['b'\], but the first row has \['a'\]"),
+    "one label after several": ([{"a": 1}, 1], None, r"line 2: labels \[''\], but the first row has \['a'\]"),
     "one of several": ([{"a": 1}, {"a": None}], None, "line 2: a: no label"),
     "a member that is not a class": ([["a"], ["c"]], ["a", "b"], "line 2: label 'c' is not one of classes"),
     "names and numbers": (
@@ -222,7 +222,7 @@ def test_labels_are_read_as_floats_on_request() -> None:
     for label, words in (("x", "label 'x' is not a number"), ([1], r"label \[1\] is not a number"), (None, "no label")):
         with pytest.raises(LoaderError, match=f"line 2: {words}"):
             number([1, label], floats=[""])
-    with pytest.raises(ValueError, match="asked for as floats cannot have classes"):
+    with pytest.raises(ValueError, match="float labels cannot have classes"):
         LabelRows(["a"], floats=[""]).column()
 
 
@@ -248,14 +248,14 @@ def test_categories_keep_their_order() -> None:
     assert order(["b ", "z", "", "b"], labels=["z", " b"]) == (b"b", b"z")  # read like labels
     assert order(["10", "9"], labels=["9", "9"])[-2:] == (b"8", b"9")  # digits are numbers
     for declared in (["b", "a"], ["a", "b"]), (["b"],):
-        with pytest.warns(UserWarning, match="differ from part to part, so the classes are sorted by name"):
+        with pytest.warns(UserWarning, match="differ between parts, so the classes are sorted by name"):
             assert order(*declared) == (b"a", b"b")
 
 
 def test_data_without_labels_is_one_class() -> None:
     numbers, classes, others = split_classes(LabelRows().finish(), 2)
     assert (numbers.tolist(), classes, others) == ([0, 0], (b".",), {})
-    with pytest.raises(ValueError, match="classes must come with labels"):
+    with pytest.raises(ValueError, match="classes needs labels"):
         LabelRows(["a"]).finish()
 
 

@@ -173,7 +173,7 @@ def test_white_space_in_lists_of_names_is_stripped(tmp_path: Path, container: st
     labels = [["sea "], ["sky", " sea"], [], ["sky"]]
     assert serve(write(container, tmp_path, labels))[1:] == ([[1, 0], [1, 1], [0, 0], [0, 1]], ("sea", "sky"))
     assert serve(write(container, tmp_path, [["sea "], ["sky"]]), classes=["sky", "sea "])[1] == [[0, 1], [1, 0]]
-    with pytest.raises(LoaderError, match=r"(row|line) [12].*a list of labels holds an empty name"):
+    with pytest.raises(LoaderError, match=r"(row|line) [12].*a list of labels contains an empty name"):
         open_source(write(container, tmp_path, [["sea"], [""]]))
 
 
@@ -200,13 +200,13 @@ def test_two_columns_of_one_name_are_refused(tmp_path: Path, name: str, twin: st
     else:
         pq.write_table(pa.Table.from_arrays(list(map(pa.array, values)), names), data)
     options = {} if name == "t.csv" or key == "image" else {"root": tmp_path}
-    with pytest.raises(ValueError, match=f"2 columns of the table are called '{twin}'"):
+    with pytest.raises(ValueError, match=f"2 columns of the table are named '{twin}'"):
         with_fields(data, text=Column("caption" if twin == "caption" else "label"), **options)
     if twin == "caption":  # not requested
         assert len(open_source(data, **options)) == 3
         return
     for label in {} if name == "frame" else {"label": "label"}, {"label": ["label"]}:
-        with pytest.raises(ValueError, match=f"2 columns of the table are called '{twin}'"):
+        with pytest.raises(ValueError, match=f"2 columns of the table are named '{twin}'"):
             open_source(data, **label, **options)
 
 
@@ -284,7 +284,7 @@ def test_texts_that_each_become_a_class_warn(tmp_path: Path, container: str) -> 
 def test_a_json_lines_column_that_only_later_rows_have_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "t.jsonl"
     path.write_text('{"path": "0.png"}\n{"path": "1.png", "label": 1}\n')
-    with pytest.raises(LoaderError, match=r"line 2: it has 'label', and line 1 has not"):
+    with pytest.raises(LoaderError, match=r"line 2: it has 'label', but line 1 does not"):
         open_source(path)
 
 
@@ -317,7 +317,7 @@ def test_labels_in_arrays_follow_the_rules(tmp_path: Path) -> None:
 
 def test_class_numbers_joined_with_names_warn_that_they_change(tmp_path: Path) -> None:
     numbers, names = (open_source(write("list", tmp_path, labels)) for labels in ([0, 2], ["-", "a"]))
-    with pytest.warns(UserWarning, match="class 0 of one source, called '0', is now class 1"):
+    with pytest.warns(UserWarning, match="class 0 of one source, named '0', is now class 1"):
         joined = concat([numbers, names])
     assert joined.classes == (b"-", b"0", b"1", b"2", b"a")
 
@@ -338,7 +338,7 @@ def test_data_without_labels_joined_with_labelled_data_warns(tmp_path: Path) -> 
     paths = [str(tmp_path / f"{number}.png") for number in range(3)]
     labelled = write("list", tmp_path, ["cat", "dog"])
     for data in ([open_source(labelled), open_source(paths)], [open_source(paths), open_source(labelled)]):
-        message = r"1 of 2 joined sources have no labels: all of their images are of class 0, called '\.'"
+        message = r"1 of 2 joined sources have no labels: all their images are in class 0, named '\.'"
         with pytest.warns(UserWarning, match=message):
             joined = concat(data)
         assert joined.classes == (b".", b"cat", b"dog")
@@ -352,7 +352,7 @@ def test_integers_that_could_be_class_numbers_or_names_warn(tmp_path: Path) -> N
     """Folders "0" to "11" are sorted as text: label 2 means class 4 by name, or folder "10" by number."""
     names = sorted(map(str, range(12)))
     pixels, labels = np.zeros((12, 8, 8, 3), np.uint8), list(range(12))
-    message = "label 2 is read as the class called '2', which classes= lists as class 4"
+    message = "label 2 is read as the class named '2', which classes= lists as class 4"
     stored = (write(container, tmp_path, labels) for container in ("list", "frame", "parquet of paths"))
     for data in *stored, (pixels, labels):
         with pytest.warns(UserWarning, match=message):

@@ -161,7 +161,7 @@ def test_mixup_mixes_floats_with_the_weights_of_their_images(tmp_path: Path) -> 
         (NUMBERS[:-1], r"labels must be one per sample \(31\), got 30"),
         (NUMBERS - 1, "sample 0: label -1 is negative"),
         (np.where(NUMBERS == 5, np.nan, 1.0), "sample 5: no label: give every sample a label"),
-        ([[1.0]] * 30 + [[1.0, 2.0]], "sample 30: a vector of 2 numbers, the first one has 1"),
+        ([[1.0]] * 30 + [[1.0, 2.0]], "sample 30: a vector of 2 numbers, but the first one has 1"),
         (np.zeros((NUM_PHOTOS, 2, 2)), r"of shape \[n\] or \[n, k\]"),
         ({"a": NUMBERS, "b": NUMBERS[:3]}, r"labels\['b'\]: labels must be one per sample"),
         ({}, "must have names"),

@@ -124,7 +124,7 @@ def test_backends_with_caches_serve_the_same_labels(tmp_path: Path, engine: str,
     if container != "parquet":  # there, the one label column decides which rows are samples
         with open_loader(spec, **other, **ENGINES[engine], cache=cache) as loader:
             assert list(next(loader.batches()).labels) == ["price"]
-    with pytest.warns(UserWarning, match="labels of this data are no class numbers, and a cache does not hold them"):
+    with pytest.warns(UserWarning, match="labels are not class numbers, and caches store class numbers only"):
         open_loader(cache, backend="hdf5").close()
 
 

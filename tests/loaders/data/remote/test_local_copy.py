@@ -143,7 +143,7 @@ def test_a_table_of_another_size_is_replaced(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_written_is_reported_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "copy").write_bytes(b"a file")
-    with pytest.raises(LoaderError, match="cannot keep a local copy") as caught:
+    with pytest.raises(LoaderError, match="cannot store a local copy") as caught:
         open_copy(tmp_path, index_of(3, 10, 20), 1 << 20)
     assert caught.value.code == "E-NOSPC"
 
@@ -197,7 +197,7 @@ def test_a_full_disk_causes_one_warning(tmp_path: Path) -> None:
     command = [*mounted(f"{mount(4, small)} && {mount(400, large)}"), sys.executable, "-c", _FILL, *folders]
     index = index_of(200, 5_000, 30_000)
     done = subprocess.run(command, input=pickle.dumps(index), capture_output=True, check=True, timeout=600)
-    assert done.stderr.count(b"UserWarning") == done.stderr.count(b"takes no more samples: No space left") == 2
+    assert done.stderr.count(b"UserWarning") == done.stderr.count(b"cannot store more samples: No space left") == 2
     assert [int(kept) > 5 for kept in done.stdout.split()] == [False, True]
 
 
@@ -251,7 +251,7 @@ def test_a_full_disk_does_not_end_the_stream(
     monkeypatch.setattr(os, "pwrite", fill_up)
     source = open_remote(server, photos, local_cache=tmp_path / "copy")
     with (
-        pytest.warns(UserWarning, match="takes no more samples: No space left on device") as warned,
+        pytest.warns(UserWarning, match="cannot store more samples: No space left on device") as warned,
         open_loader(source, workers=3, workers_are="threads") as loader,
     ):
         assert serve(loader) + serve(loader) == expected
@@ -266,7 +266,10 @@ def test_a_warning_that_is_an_error_does_not_hang(
 
     monkeypatch.setattr(os, "pwrite", refuse)
     source = open_remote(server, photos, local_cache=tmp_path / "copy")
-    with open_loader(source, workers=0) as loader, pytest.raises(LoaderError, match=r"UserWarning: .* no more samples"):
+    with (
+        open_loader(source, workers=0) as loader,
+        pytest.raises(LoaderError, match=r"UserWarning: .* cannot store more samples"),
+    ):
         serve(loader)
 
 

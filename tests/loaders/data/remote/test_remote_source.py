@@ -105,7 +105,7 @@ def test_urls_are_distinguished_from_paths_and_lose_their_secrets() -> None:
 def test_options_of_remote_data_are_refused_for_files(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "a.tar", "w"):
         pass
-    with pytest.raises(ValueError, match="only data by URL takes requests"):
+    with pytest.raises(ValueError, match="requests can only be used for data at URLs"):
         open_source(tmp_path / "a.tar", requests=3)
     with pytest.raises(
         ValueError, match=r"^'https://host/photos/a\.zip' is not a source \(the URL of a folder must end"

@@ -133,7 +133,7 @@ def test_keys_and_region_are_read_from_a_profile(s3: S3Server, tmp_path: Path, m
             monkeypatch.setenv("AWS_PROFILE", profile)
         assert len(open_source(url)) == 2
     monkeypatch.setenv("AWS_PROFILE", "lap")
-    with pytest.raises(LoaderError, match=r"E-ACCESS.*profile 'lap'.*perhaps 'lab'") as caught:
+    with pytest.raises(LoaderError, match=r"E-ACCESS.*AWS_PROFILE is 'lap'.*perhaps 'lab'") as caught:
         open_source(url)
     assert "secret" not in str(caught.value)
 

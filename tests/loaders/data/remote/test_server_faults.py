@@ -179,7 +179,7 @@ def test_a_server_without_ranges_is_refused(server: RangeServer, photos: ImageFo
     """The whole object is never mistaken for a range, not even for one that begins at 0."""
     source = open_remote(server, photos)
     server.fault = lambda path, number: WHOLE
-    with pytest.raises(LoaderError, match="answers with the whole object") as caught:
+    with pytest.raises(LoaderError, match="returns the whole object") as caught:
         source.read(0)
     assert "Range requests" in caught.value.fix
     assert caught.value.code == "E-READ"

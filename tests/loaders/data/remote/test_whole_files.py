@@ -33,7 +33,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RangeSer
 @pytest.mark.parametrize("name", ["data.h5", "set", "set/"])
 def test_a_cache_is_copied_once(server: RangeServer, tmp_path: Path, name: str) -> None:
     url, copy = f"{server.url}/{name}", tmp_path / "copy"
-    with pytest.raises(LoaderError, match=r"E-MISUSE.*not read by URL in place: fix=pass local_cache=FOLDER"):
+    with pytest.raises(LoaderError, match=r"E-MISUSE.*cannot be read directly from a URL: fix=pass local_cache=FOLDER"):
         open_source(url)
     local: Any = open_source(tmp_path / name)
     source: Any = open_source(url, local_cache=copy)

@@ -63,7 +63,7 @@ def test_the_bytes_in_caches_stay_the_same() -> None:
         ("boxes", [[3]], "has the shapes"),
         ("id", [[]], "has the shapes"),
         ("id", [[2]], "impossible lengths"),
-        ("pose", [[1 << 62, 1, 3]], "does not lie within"),
+        ("pose", [[1 << 62, 1, 3]], "does not fit in"),
     ],
 )
 def test_fields_of_other_shapes_are_refused(name: str, shapes: list[list[int]], text: str) -> None:

@@ -119,7 +119,7 @@ def test_a_pattern_within_one_folder_is_one_class(tree: Path) -> None:
 
 def test_a_pattern_over_folders_of_the_same_name_is_refused(tmp_path: Path) -> None:
     plant(tmp_path, ["x/images/1.jpg", "y/images/2.jpg"])
-    with pytest.raises(ValueError, match="images in 2 folders that are all called 'images' have no class: pass a list"):
+    with pytest.raises(ValueError, match="images in 2 folders, all named 'images', have no class: pass a list"):
         open_source(tmp_path / "*" / "images" / "*.jpg")
 
 
@@ -203,7 +203,7 @@ def test_values_that_are_not_a_list_of_images_are_refused(tree: Path) -> None:
             open_source(other)
 
 
-@pytest.mark.filterwarnings("ignore:1 of 12 files are not there")
+@pytest.mark.filterwarnings("ignore:1 of 12 files do not exist")
 @pytest.mark.parametrize("decoder", ["native", "simplejpeg"])
 def test_a_missing_file_is_replaced_or_raised(tmp_path: Path, decoder: str) -> None:
     rows = [(path, path.parent.name) for path in sorted(write_folder(tmp_path / "photos", 12).rglob("*.jpg"))]

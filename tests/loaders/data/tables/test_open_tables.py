@@ -83,7 +83,7 @@ def test_options_and_hugging_face_metadata_choose_columns_and_paths(tree: Path, 
     with pytest.raises(LoaderError, match=r"E-NODATA.*none of the 3 files.*root="):
         open_source(tmp_path / "elsewhere.csv")
     write_csv(tree / "images" / "ids.csv", [("3", 1), ("1", 0)])
-    with pytest.raises(LoaderError, match=r"none of the 2 files.*fix=give all paths their suffix: '3\.jpg' is there"):
+    with pytest.raises(LoaderError, match=r"none of the 2 files.*fix=add the suffix to all paths: '3\.jpg' exists"):
         open_source(tree / "images" / "ids.csv")
 
 

@@ -69,7 +69,7 @@ def test_requested_columns_are_read(tmp_path: Path) -> None:
         ("train.csv", 'path,label\n"a"b.jpg,1\n', r"train\.csv line 2: "),
         ("train.jsonl", '{"path": "a", "label": 1}\n{"path": \n', r"train\.jsonl line 2: not JSON"),
         ("train.jsonl", '{"path": "a", "label": 1}\n{"label": 2}\n', r"train\.jsonl line 2: no 'path'"),
-        ("train.jsonl", '{"path": "a"}\n{"path": "b", "label": 1}\n', r"line 2: it has 'label', and line 1 has not"),
+        ("train.jsonl", '{"path": "a"}\n{"path": "b", "label": 1}\n', r"line 2: it has 'label', but line 1 does not"),
         ("train.jsonl", '["a", 1]\n', r"train\.jsonl line 1: a line must be a JSON object, got \['a', 1\]"),
         ("train.jsonl", "[" * 100_000 + "\n", r"train\.jsonl line 1: not JSON"),
     ],
@@ -94,7 +94,7 @@ def test_rows_of_parquet_are_read_in_parts(tmp_path: Path, monkeypatch: pytest.M
     coded = write_parquet(tmp_path / "c.parquet", file_name=pa.array(names).dictionary_encode())
     assert list(read_parquet(coded, None, None)) == [(n, name, NO_LABEL) for n, name in enumerate(names, start=1)]
     images = write_parquet(tmp_path / "i.parquet", image=[{"bytes": b"x", "path": "a"}], label=[0])
-    with pytest.raises(ValueError, match=r"column 'image' of .*i\.parquet' must hold paths \(strings\), got struct"):
+    with pytest.raises(ValueError, match=r"column 'image' of .*i\.parquet' must contain paths \(strings\), got struct"):
         list(read_parquet(images, None, None))
     (tmp_path / "t.parquet").write_bytes(b"path,label\n")
     with pytest.raises(LoaderError, match=r"E-FORMAT.*t\.parquet.*not a Parquet file"):

@@ -118,7 +118,7 @@ def test_a_pattern_is_expanded_again(server: RangeServer, is_remote: bool) -> No
 def test_missing_and_empty_files_are_left_to_python(server: RangeServer) -> None:
     urls = [f"{server.url}/data/{name}" for name in ("b/3.jpg", "b/none.jpg", "b/empty.jpg")]
     (server.root / "data/b/empty.jpg").write_bytes(b"")
-    with pytest.warns(UserWarning, match=r"1 of 3 files are not there, the first is .*none\.jpg"):
+    with pytest.warns(UserWarning, match=r"1 of 3 files do not exist, the first is .*none\.jpg"):
         source: Any = open_source(list(zip(urls, [0, 1, 0], strict=True)))
     assert source.read(2) == b""
     rows = np.zeros(3, ROW)
@@ -144,7 +144,7 @@ def test_a_table_is_looked_up_once(server: RangeServer) -> None:
     table.write_text(table.read_text() + "b/sub/1.JPG,2\n")
     assert len(again.refreshed()) == 33
     table.write_text("path,label\nb/3.jpg,0\n")
-    with pytest.raises(ValueError, match="only data by URL takes requests"):
+    with pytest.raises(ValueError, match="requests can only be used for data at URLs"):
         open_source(table, requests=3)
 
 

@@ -131,7 +131,7 @@ def test_folders_that_are_parts_of_the_data_warn(tmp_path: Path) -> None:
     names = ["data/train/a/0.jpg", "data/train/b/1.jpg", "data/val/a/0.jpg"]
     path = write_tar(tmp_path / "x.tar", [(name, PHOTO) for name in names])
     for _ in range(2):  # also from the saved index
-        with pytest.warns(UserWarning, match="x.tar': its classes are 'train' and 'val': write a tar of each"):
+        with pytest.warns(UserWarning, match="x.tar': its classes are 'train' and 'val': write one tar for each"):
             assert labels(path) == ([0, 0, 1], ["train", "val"])
     assert labels(path, label="folder") == ([0, 0, 1], ["train", "val"])
 

@@ -66,12 +66,12 @@ HEADERS = [
         for content in (b"\xff\xd8\xff" + bytes(5000), b"<html>", b"x" * 512, b"1" * 2000)
     ),
     *(
-        refuse({"a.tar": PLAIN, "x.tar": content}, "E-NODATA", words="the tar holds no file")
+        refuse({"a.tar": PLAIN, "x.tar": content}, "E-NODATA", words="the tar contains no file")
         for content in (b"", bytes(1024), bytes(10240), bytes(entry(b"d/", kind=b"5") + END))
     ),
     refuse(FLAW, "E-CORRUPT", words="the header at byte 1,024 is damaged"),
     refuse(bytes(entry(b"a.jpg", b"1", b"M") + END), "E-UNSUPPORTED"),  # one of several volumes
-    refuse(CUT, "E-TRUNC", words="the tar was cut off: the member 'b.jpg' needs 400 bytes more"),
+    refuse(CUT, "E-TRUNC", words="the tar is truncated: the member 'b.jpg' needs 400 more bytes"),
     *(
         refuse(bytes(FIRST + block + END), "E-CORRUPT")
         for block in (
@@ -93,7 +93,7 @@ HEADERS = [
 ]
 SKIPPED = "no sample in 2 tar files, skipped: 2 other suffix, 1 sample without an image, 2 tar without samples"
 LOST = "the sample has no .cls member; 2 of the 2 samples have no label; 'labels/0.cls' has the key of no image"
-TWICE = "two members have one key and one suffix: "
+TWICE = "two members have the same key and suffix: "
 KEYS = [
     refuse({"0.tar": [("a.txt", b"")], "1.tar": [("a.txt", b""), ("b.mp3", b"1")]}, "E-NODATA", "", SKIPPED),
     members("0.png 1.png 1.cls", ":0.png"),
@@ -143,13 +143,13 @@ LABELS = [
         {"a.tar": [("0.cls", b"1"), ("0.jpg", PHOTO)], "b.tar": [("1.jpg", PHOTO), ("2.jpg", PHOTO)]},
         *("E-FORMAT", "", "missing_labels='leave_out'"),
     ),
-    refuse([("0.jpg", PHOTO)], "E-FORMAT", "", "no member lies in a folder", label="folder"),
+    refuse([("0.jpg", PHOTO)], "E-FORMAT", "", "no member is in a folder", label="folder"),
     refuse(
         {f"{name}.tar": [("000.jpg", PHOTO), (f"{name}01.jpg", PHOTO)] for name in "ab"},
-        *("E-FORMAT", "b.tar:000.jpg", "the key '000' of the table is also that of '000.jpg'"),
+        *("E-FORMAT", "b.tar:000.jpg", "the key '000' of the table also belongs to '000.jpg'"),
         label={"000": 0, "a01": 1, "b01": 1},
     ),
-    sample({"0": {}}, "0", "the table has two labels for it, of '0.jpg' and of '0'", label={"0": 0, "0.jpg": 1}),
+    sample({"0": {}}, "0", "the table has two labels for it, under '0.jpg' and under '0'", label={"0": 0, "0.jpg": 1}),
     sample(THREE, "a/1", code="E-MISUSE", label={"a/0": 1, "b/2": 1}),
     *(
         sample(THREE, "a/1", code="E-MISUSE", label={"a/0": "cat", "a/1": missing, "b/2": "cat"})
@@ -188,13 +188,13 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ),
 ]
 # Tables of labels: text, and words of the error.
-MORE = "a first line that names the columns 'key' and 'label', got"
+MORE = "a first line with the column names 'key' and 'label', got"
 TABLES = [
     ("id,split,label\na/0,train,dog\na/1,train,cat\nb/2,val,dog\n", MORE),
     (",image,label\n0,a/0,dog\n1,a/1,cat\n2,b/2,dog\n", MORE),
     ("a/0,dog\na/1,cat,striped\nb/2,dog\n", MORE),
-    ("key,label,label\na/0,dog,1\na/1,cat,2\nb/2,dog,3\n", "2 columns of the table are called 'label'"),
-    ("\ufeffkey,label\n000,1\na01,2\n000,1\n", "must have each key once, and '000' comes twice"),
+    ("key,label,label\na/0,dog,1\na/1,cat,2\nb/2,dog,3\n", "2 columns of the table are named 'label'"),
+    ("\ufeffkey,label\n000,1\na01,2\n000,1\n", "must have each key once, but '000' occurs twice"),
     ("a,1\nb\n", re.escape("must have a key and a label in each line, got ['b']")),
 ]
 

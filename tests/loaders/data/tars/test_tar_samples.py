@@ -141,7 +141,7 @@ def test_the_option_image_names_a_suffix_of_names_with_dots(tmp_path: Path) -> N
         names = [f"img.{k}.{suffix}" for k in range(3)]
         assert list(serve(path, image=suffix)) == names
     error = refusal_of(write_tar(tmp_path / "y.tar", [*files, ("img.left.jpg", b"")]), image="jpg")
-    assert "that of two images: 'img.0.jpg' and 'img.left.jpg'" in error.cause
+    assert "at the first dot: 'img.0.jpg' and 'img.left.jpg'" in error.cause
 
 
 def test_labels_of_names_with_a_dot_are_found(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_several_images_of_one_key_are_refused_with_a_fix(tmp_path: Path, member
     path = write_tar(tmp_path / "x.tar", make_members(members))
     error = refusal_of(path)
     assert error.code == "E-FORMAT"
-    assert "the key, which ends at the first dot, is that of two images: '" in error.cause
+    assert "two images have the same key, which ends at the first dot: '" in error.cause
     assert f"image='{image}'" in error.fix
     assert "image='*.jpg' if each is a sample" in error.fix
     every = [name for name in members if name.endswith("jpg")]

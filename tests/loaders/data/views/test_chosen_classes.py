@@ -109,7 +109,7 @@ def test_a_list_of_files_maps_numbers_to_classes_like_a_single_file(tmp_path: Pa
     for spec in (data, [data], [data, str(data)]):
         source = open_source(spec, classes=["1", "2", "5", "10", "20", "50"])
         assert source.labels(np.arange(3)).tolist() == found
-    with pytest.raises(ValueError, match="from 0 to 5, and classes lists '1' as a name, so either may be meant"):
+    with pytest.raises(ValueError, match="from 0 to 5, and classes lists '1' as a name, which is ambiguous"):
         open_source(open_source(data), classes=["1", "2", "5", "10", "20", "50"])
 
 
@@ -153,7 +153,7 @@ def test_two_classes_with_the_same_name_are_not_merged(tmp_path: Path) -> None:
         Path(path).write_bytes(png(number))
     cranes, others = open_source(rows, classes=["crane", "crane"]), open_source(rows, classes=["owl", "tern"])
     for parts in ([cranes, others], [others, cranes], [cranes, open_source(rows, classes=["crane", "owl"])]):
-        with pytest.raises(ValueError, match="two classes of one source are called 'crane'"):
+        with pytest.raises(ValueError, match="two classes of one source are named 'crane'"):
             concat(parts)
     both = concat([cranes, cranes])
     assert both.labels(np.arange(4)).tolist() == [0, 1, 0, 1]

@@ -164,9 +164,9 @@ def test_settings_that_differ_from_the_saved_ones_are_named(tmp_path: Path) -> N
     source, file = Named(make_samples(random.Random(0), 100, 2)), tmp_path / "cut.json"
     split(source, 0.8, seed=3, save=file)
     for settings, message in (
-        ({"parts": 0.9, "seed": 3}, r"parts=\[0.8, 0.2\], requested is \[0.9, 0.1\]"),
-        ({"parts": 0.8}, r"seed=3, requested is 0"),
-        ({"parts": 0.8, "seed": 3, "by_class": False}, r"by_class=True, requested is False"),
+        ({"parts": 0.9, "seed": 3}, r"parts=\[0.8, 0.2\], but \[0.9, 0.1\] was requested"),
+        ({"parts": 0.8}, r"seed=3, but 0 was requested"),
+        ({"parts": 0.8, "seed": 3, "by_class": False}, r"by_class=True, but False was requested"),
         ({"parts": (0.8, 0.1, 0.1), "seed": 3}, r"parts="),
     ):
         with pytest.raises(LoaderError, match=rf"E-STATE.*cut\.json.*{message}"):

@@ -91,7 +91,7 @@ def test_files_of_indices(tmp_path: Path) -> None:
 )
 def test_a_file_of_something_else_is_named(tmp_path: Path, name: str, content: bytes) -> None:
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(ValueError, match=rf"{name}' must hold indices"):
+    with pytest.raises(ValueError, match=rf"{name}' must contain indices"):
         parse_subset(tmp_path / name, N)
 
 
@@ -110,7 +110,7 @@ def test_a_file_that_is_not_there_or_cannot_be_read(tmp_path: Path) -> None:
         ([5, -1], r"got -1"),
         (range(20, 40), r"got 30"),
         ([3, 4, 3, 3], r"3 occurs 3 times: pass numpy\.unique"),
-        ([1, 0] * 15, r"a mask must hold True and False, got 0 and 1"),
+        ([1, 0] * 15, r"a mask must contain True and False, got 0 and 1"),
         ([True, False], r"one value per sample, 30, got 2"),
         ([0.5], r"subset must be indices, a mask"),
         ([[1], [2]], r"subset must be"),
@@ -127,9 +127,9 @@ def test_a_file_that_is_not_there_or_cannot_be_read(tmp_path: Path) -> None:
         ("1:2:3:4", r"subset must be"),
         (":1.5", r"at most 1, got 1\.5"),
         ("-150%:", r"at most 1"),
-        ("::0", r"its step not 0"),
-        (slice(0, 9, 0.5), r"its step not 0"),
-        (slice("a", None), r"must be of integers or fractions"),
+        ("::0", r"a nonzero step"),
+        (slice(0, 9, 0.5), r"a nonzero step"),
+        (slice("a", None), r"must have integers or fractions"),
     ],
     ids=str,
 )
