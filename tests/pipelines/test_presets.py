@@ -120,6 +120,7 @@ def test_crops_of_other_recipes_are_those_of_their_references() -> None:
     assert (made.crop, made.size, made.shorter_side, made.padding, made.flip) == ("random", (64, 64), (64, 64), 4, 0.5)
     assert (made.mean, made.augment.mixup, made.augment.cutmix, made.augment.erasing) == (IMAGENET_MEAN, 0, 1.0, 0)
     assert presets.deit3_21k((48, 80)).shorter_side == (80, 80)
+    assert presets.deit3_21k().size == (224, 224)
     masks = presets.segmentation_train()
     assert (masks.crop, masks.size, masks.shorter_side, masks.padding) == ("random", (480, 480), (260, 1040), 0)
     boxes = presets.detection_train()
