@@ -1,4 +1,4 @@
-"""What `subset=` may be, and which indices it means."""
+"""Valid values of `subset=` and the indices that they mean."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ N = 30
         ("-5:", range(25, N)),
         ("-0.1:", range(27, N)),
         (":-0.1", range(27)),
-        ("-0.01:", (29,)),  # the counterpart of ":0.99", and not of ":0"
+        ("-0.01:", (29,)),  # the counterpart of ":0.99", not of ":0"
         ("::-1", range(N - 1, -1, -1)),
         (slice(3, 9, 2), (3, 5, 7)),
         (slice(None, 0.5), range(15)),
@@ -51,13 +51,13 @@ N = 30
     ],
     ids=str,
 )
-def test_what_is_meant(spec: Any, expected: Any) -> None:
+def test_specs_mean_these_indices(spec: Any, expected: Any) -> None:
     found = parse_subset(spec, N)
     assert found.tolist() == list(expected)
     assert found.dtype == np.int64
 
 
-def test_parts_that_meet_at_a_fraction_hold_each_sample_once() -> None:
+def test_parts_that_meet_at_a_fraction_contain_each_sample_once() -> None:
     dice = random.Random(5)
     for _ in range(300):
         count, cut = dice.randrange(1, 5000), dice.choice((f"{dice.random():.3f}", f"{dice.uniform(0, 100):.2f}%"))
@@ -68,7 +68,7 @@ def test_parts_that_meet_at_a_fraction_hold_each_sample_once() -> None:
     assert len(parse_subset(":0.29", 100)) == 29  # 0.29 * 100 is 28.999999999999996
 
 
-def test_files_of_indices(tmp_path: Path) -> None:
+def test_indices_are_read_from_files(tmp_path: Path) -> None:
     np.save(tmp_path / "some.npy", np.array([3, 1]))
     np.save(tmp_path / "mask.npy", np.arange(N) == 4)
     (tmp_path / "some.txt").write_text("3\n1\n")
@@ -89,13 +89,13 @@ def test_files_of_indices(tmp_path: Path) -> None:
         ("a.json", b"\xff"),
     ],
 )
-def test_a_file_of_something_else_is_named(tmp_path: Path, name: str, content: bytes) -> None:
+def test_a_file_without_indices_is_named(tmp_path: Path, name: str, content: bytes) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ValueError, match=rf"{name}' must contain indices"):
         parse_subset(tmp_path / name, N)
 
 
-def test_a_file_that_is_not_there_or_cannot_be_read(tmp_path: Path) -> None:
+def test_a_missing_or_unreadable_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(LoaderError, match=r"E-NODATA.*no such file of indices"):
         parse_subset(tmp_path / "absent.npy", N)
     (tmp_path / "folder.txt").mkdir()
@@ -133,7 +133,7 @@ def test_a_file_that_is_not_there_or_cannot_be_read(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_what_is_refused(spec: Any, message: str) -> None:
+def test_invalid_specs_are_refused(spec: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         parse_subset(spec, N)
 
