@@ -153,7 +153,7 @@ def test_keys_in_urls_are_used_and_never_shown(server: RangeServer, tmp_path: Pa
     requested: list[str] = []
     secret = server.url.replace("://", "://user:geheim@")
     urls = [f"{secret}/data/b/{name}.jpg?key=schluessel/{at}" for at, name in enumerate(["3", "none"])]
-    with pytest.warns(UserWarning, match="not there") as warned:
+    with pytest.warns(UserWarning, match="do not exist") as warned:
         source: Any = open_source([(url, 0) for url in urls])
     server.watch = requested.append
     assert source.read(0) == b"b/3.jpg"

@@ -177,7 +177,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     *(({"classes": value}, "classes must") for value in ("dog", [], {"a", "b"}, [1])),
     *(({"rescan": value}, "rescan must") for value in (1, "no")),
     *(({"max_file_bytes": value}, "max_file_bytes must") for value in (0, 1.5)),
-    ({"allow_empty": True}, "no option allow_empty: it takes image, label"),
+    ({"allow_empty": True}, "no option allow_empty: it accepts image, label"),
     *(
         ({"label": label}, "several labels must be a list of different 'json:FIELD' and 'cls', got")
         for label in ([], ["cls", "cls"], ["cls", "folder"])

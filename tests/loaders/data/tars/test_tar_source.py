@@ -213,7 +213,7 @@ def test_create_loader_passes_the_options_on(shards: Path) -> None:
     options = {"image": "jpg", "label": "cls", "classes": [f"c{i}" for i in range(12)], "rescan": True}
     with create_loader(shards, batch_size=4, workers=0, shuffle=False, **options) as loader:
         assert sorted(label for _, labels in loader for label in labels.tolist()) == list(range(12))
-    with pytest.raises(ValueError, match="no option allow_empty: it takes image, label"):
+    with pytest.raises(ValueError, match="no option allow_empty: it accepts image, label"):
         open_source(shards, allow_empty=True)
 
 
