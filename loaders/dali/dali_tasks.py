@@ -79,9 +79,9 @@ class _CropTaskRows(PythonRows):
     def _task(self, item: Loaded, window: Window, flip: bool) -> CropTask | None:
         """Return the task of a row; None if DALI would decode it differently from the other decoders.
 
-        This is the case for images that are not ordinary JPEGs, images to rotate, and windows of a single column,
-        because libjpeg upsamples their chroma differently. A file that can be refused without decoding is refused here
-        (LoaderError), because DALI fails whole batches.
+        This is the case for images that are not ordinary JPEGs, images that EXIF turns, and windows of a single column:
+        libjpeg upsamples the chroma of such a window differently from that of the whole image. A file that can be
+        refused without decoding is refused here (LoaderError), because DALI fails whole batches.
         """
         x, y, w, h = window
         if w == 1 or (item.probe is not None and item.probe.orientation != 1):

@@ -24,7 +24,7 @@ from penstock.pipelines.messages.user_warnings import warn_user
 from penstock.pipelines.sample.dali_graph import CropTask
 from penstock.pipelines.sample.dali_reference import ON_CPU, ON_GPU, DaliReference, distance
 
-_WAITING = 64  # samples that may wait for comparison; rows of later batches are not chosen for comparison
+_WAITING = 64  # samples that may wait for comparison; of later batches, only unwritten rows are compared
 _UNWRITTEN = 8  # rows of a batch to compare because they seem never to have been written
 _MAX_MISREAD = 16  # with this many wrong samples, the decoder cannot be trusted
 # The memory of a batch on a GPU is filled with this value before DALI reuses it: a line of an image that consists of
@@ -200,9 +200,10 @@ def mark_unwritten(images: torch.Tensor) -> None:
 
 
 def unwritten_rows(images: torch.Tensor) -> torch.Tensor:
-    """Return whether a line of each image consists of the canary, bool [batch]. A real image may have one, too.
+    """Return whether a line of each image consists of the canary only, bool [batch].
 
-    This is one reduction of the pixels; nothing is copied to the host.
+    A real image may have such a line, so these rows are compared with our decoder. This is one reduction of the pixels;
+    nothing is copied to the host.
     """
     least, most = torch.aminmax(images.flatten(2), dim=2)
     return ((least == CANARY) & (most == CANARY)).any(1)

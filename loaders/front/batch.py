@@ -25,8 +25,8 @@ class Batch:
         index: int64 [batch], positions in the sorted source.
         windows: int32 [batch, 4], crops as (x, y, width, height) in the source image, in pixels.
         flips: bool [batch], whether the image is mirrored.
-        places: int32 [batch, 4], the position of the crop in the output image, before the image is rotated.
-        turns: uint8 [batch], how the image is rotated; see BatchPlan.
+        places: int32 [batch, 4], crops as (x, y, width, height) in the output image, before turn and flip.
+        turns: uint8 [batch], how the image is turned (rows become columns, rows reversed); see BatchPlan.
         epoch: number of the epoch.
         step: number of the step within the epoch.
         fields: the source's other data by name; see with_fields. A PatchBudget adds patch_coord, int64 [batch, length,

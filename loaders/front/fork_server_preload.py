@@ -53,7 +53,7 @@ def _is_orphan() -> bool:
 
 
 def _unblock_signals(_: object) -> None:
-    """Unblock the signals in a user's process. Our workers do so later, and our processes end quietly by Ctrl-C."""
+    """Unblock the signals in a user's process. Ours end quietly by Ctrl-C (workers: until their handlers are set)."""
     process: Any = multiprocessing.current_process()
     ours = process._target is answer_start or any(
         getattr(arg, "func", arg) is start_worker or isinstance(arg, WorkerStart) for arg in process._args

@@ -166,7 +166,7 @@ KINDS = (
     Kind(FILES, "a table of images", _is_any, open_tables, _TABLE_OPTIONS, TABLE_SUFFIXES),
     _IMAGES,
     Kind(FILES, "tar files", _is_any, open_tars, TAR_OPTIONS, (".tar",)),
-    Kind(FILES, "compressed tar files", _is_any, open_tars, TAR_OPTIONS, COMPRESSED_TARS),
+    Kind(FILES, "tar files to decompress first", _is_any, open_tars, TAR_OPTIONS, COMPRESSED_TARS),
     Kind(FILES, "Arrow files", _is_any, open_arrow_files, _ARROW_OPTIONS, (".arrow", ".arrows", ".feather")),
     Kind(OBJECT, "a Dataset of Hugging Face", is_dataset, open_dataset, _DATASET_OPTIONS),
     Kind(OBJECT, "a list of (path, label)", open_lists.is_list, open_lists.open_list, _LIST_OPTIONS),

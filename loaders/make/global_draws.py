@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 
 RandomState = tuple[object, ...]
-_TRIALS = 12  # if the state changes in this many calls, the calls change it, and not another thread
+_TRIALS = 12  # if the state changes in every one of these calls, the calls change it, and not another thread
 
 
 class _Turns:

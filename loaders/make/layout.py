@@ -67,7 +67,7 @@ class BatchLayout(NamedTuple):
 
     @property
     def offsets(self) -> list[int]:
-        """Return where each array begins, and where the last one ends, in bytes."""
+        """Return where each array begins, and where the free memory after the last one begins, in bytes."""
         ends, end = [0], 0
         for part in self.parts:
             end += -(-self.batch_size * part.row_bytes // _ALIGNMENT) * _ALIGNMENT

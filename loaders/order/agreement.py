@@ -213,7 +213,7 @@ def refuse_disagreement(abouts: Mapping[int, Mapping[str, object]]) -> None:
     plural = "s" * (len(differing) > 1)
     raise LoaderError(
         "E-STATE",
-        f"rank{plural} {', '.join(map(str, differing))} and rank {first} would train on different samples: "
+        f"rank{plural} {', '.join(map(str, differing))} and rank {first} do not agree: "
         f"they differ in {', '.join(found)}",
         fix=f"give all ranks the same data, settings, state and epoch; {_LONE_FIX}",
         rank=dist.get_rank(),

@@ -29,7 +29,7 @@ class SignalSafeCondition(threading.Condition):
             notified = waiter.acquire(timeout=-1 if timeout is None else timeout)
         finally:
             acquire()
-            if waiter in waiters:  # not notified, or notify() was interrupted: it would use another thread's
+            if waiter in waiters:  # not notified, or notify() was interrupted: it would take another thread's turn
                 waiters.remove(waiter)
         return notified
 

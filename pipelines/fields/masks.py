@@ -73,7 +73,7 @@ def encode_mask(mask: Mask) -> bytes:
     ]
     if mask.ndim != 2 or high < low or not types:
         cause = f"a mask must be integers [height, width] of at most 32 bits, got {mask.dtype} {list(mask.shape)}"
-        raise LoaderError("E-UNSUPPORTED", cause, fix="pass a mask of the same size for each image")
+        raise LoaderError("E-UNSUPPORTED", cause, fix="give each image a mask of its size")
     file = io.BytesIO()
     Image.fromarray(np.ascontiguousarray(mask, types[0])).save(file, "TIFF" if types[0] is np.int32 else "PNG")
     return file.getvalue()

@@ -42,9 +42,9 @@ typedef int16_t pn_coefficients[64 + 8];
 void pn_make_huffman(const pn_code *code, int is_ac, pn_huffman *table);
 
 /* Decode a block to `block`, whose 64 coefficients must be zero before. `prediction` is the last DC coefficient of the
- * component. Returns the zigzag index of the last coefficient, 0 to 63 (it may be 0 after a run of zeros), or -1 for a
- * code that no encoder writes. Call pn_bits_ready once before each MCU; it and pn_bits_done report reads beyond the end
- * of the data. */
+ * component. Returns the zigzag index of the last coefficient, 0 to 63 (a coefficient 0 that ends a run of zeros may
+ * count as the last), or -1 for a code that no encoder writes. Call pn_bits_ready once before each MCU; it and
+ * pn_bits_done report reads beyond the end of the data. */
 int pn_decode_block(pn_bits *bits, const pn_huffman *dc, const pn_huffman *ac, int32_t *prediction, int16_t *block);
 
 /* Skip a block, with the same result as pn_decode_block. */

@@ -3,7 +3,7 @@
 
 #include "batch.h"
 
-/* Whether all decoders return the same pixels for a whole file: the same checks as crop_task in Python. */
+/* Whether all decoders return the same pixels for a whole file: Python's checks (dali_tasks.py), for baseline JPEGs. */
 static pn_result check_file(pn_worker *worker, const pn_task *task, const pn_row *row) {
   const uint8_t *data = pn_find_file_bytes(worker, task, row), *end = data + row->size;
   const pn_jpeg *jpeg = &worker->jpeg;

@@ -85,7 +85,7 @@ static void count_symbols(workspace *space, const pn_symbol *symbols, const pn_s
   for (uint32_t i = 0; i <= mask; i++) counts[i] += more[i];
 }
 
-/* Find the codes; returns the largest size of the coded symbols in bytes, without stuffed zeros and markers. */
+/* Find the codes; returns an upper bound of the coded symbols' size in bytes, without stuffed zeros and markers. */
 static uint64_t find_codes(workspace *space) {
   uint64_t bits = 0;
   memset(space->words, 0, sizeof space->words);

@@ -109,7 +109,7 @@ REFUSED: dict[Callable[..., object], dict[str, tuple[str, list[Any]]]] = {
     encoding: {
         "kind": ("encoding must be one of", [None, "webp"]),
         "resize": ("resize must be", ["256", 256.5, True, 0]),
-        "longer_side": ("longer_side (must be True or False|says which)", ["no", 1, True]),
+        "longer_side": ("longer_side (must be True or False|needs resize)", ["no", 1, True]),
         "quality": ("quality must be", [0.9, "90", 101]),
     },
     built: {

@@ -97,7 +97,7 @@ def test_a_loaders_sampler_has_a_length_but_no_indices() -> None:
 
 def test_an_epoch_that_the_loader_does_not_serve_next_warns() -> None:
     with open_loader() as loader:
-        with pytest.warns(UserWarning, match=r"serves 0 next: call loader.set_epoch\(2\)"):
+        with pytest.warns(UserWarning, match=r"serves epoch 0 next; call loader.set_epoch\(2\)"):
             loader.sampler.set_epoch(2)
         loader.set_epoch(2)
         with warnings.catch_warnings():

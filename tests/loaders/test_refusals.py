@@ -33,7 +33,7 @@ SIZES = {
     "loader(batch_size={-1: 8, 0: 8})": "batch_size (epoch) must be from 0 to",
     "loader(batch_size={0: 4, 1: 3}, pipeline=imagenet_train(32, mixup=0.1))": "must be even|got 3",
     "loader(patches=16)": "patches must be a PatchBudget(...), got 16",
-    "loader(patches=PATCHES, buckets=[224])": "patches cannot be combined with buckets: they set",
+    "loader(patches=PATCHES, buckets=[224])": "patches cannot be combined with buckets: patches set",
     "loader(patches=PATCHES, sizes={0: 32})": "cannot be combined with sizes and batch_size by epoch",
     "loader(patches=PATCHES, batch_size=ByUpdate({0: 8}))": "cannot be combined with batch_size by epoch",
     "loader(patches=PATCHES, transform=np.negative)": "cannot be combined with transform",

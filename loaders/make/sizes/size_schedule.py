@@ -167,7 +167,7 @@ def _check_patches(patches: object, views: Sequence[ImagePipeline], batch_size: 
     if not isinstance(patches, PatchBudget):
         raise ValueError(f"patches must be a PatchBudget(...), got {shown(patches)}")
     if others:
-        raise ValueError(f"patches cannot be combined with {' and '.join(others)}: they set the size of each batch")
+        raise ValueError(f"patches cannot be combined with {' and '.join(others)}: patches set the size of each batch")
     if patches.tokens is not None and batch_size != DEFAULT_BATCH:
         raise ValueError(f"batch_size follows from tokens={patches.tokens}: pass only one of them")
     if len(views) > 1:

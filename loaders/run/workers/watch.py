@@ -94,7 +94,7 @@ class WatchedIterator(_MultiProcessingDataLoaderIter):
         inboxes: list[Any] = self._index_queues
         for inbox in inboxes:
             with inbox._notempty:
-                inbox._start_thread()  # otherwise the first put starts it, and Ctrl-C there would break it
+                inbox._start_thread()  # else the first put does; Ctrl-C there may leave a thread that sends nothing
         if not self._pin_memory:
             results: Any = self._worker_result_queue
             stalled = weakref.WeakMethod(self._raise_if_lost)  # a cycle would keep the queue's descriptors open
@@ -142,7 +142,7 @@ class WatchedIterator(_MultiProcessingDataLoaderIter):
                 return False, None
 
     def _raise_if_lost(self, pid: int | None) -> None:
-        """Raise if a worker is dead, or if the worker with this process id (None: the awaited one) is silent."""
+        """Raise if a worker is dead, or if the one with this process id (else: the awaited one) is silent."""
         self.raise_if_dead()
         self._raise_if_silent(next((n for n, worker in enumerate(self._workers) if worker.pid == pid), None))
 

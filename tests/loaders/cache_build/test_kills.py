@@ -109,7 +109,7 @@ def test_another_builder_continues_after_a_kill(commands: Commands, photos: Path
     assert [command.wait() for command in started[1:]] == [0] * 2, [command.errors for command in started]
     outputs = [command.output for command in started[1:]]
     assert sum("nothing to do" in output for output in outputs) == 1
-    assert sum("; 6 were there" in output for output in outputs) == 1
+    assert sum("; 6 came from a build that was stopped" in output for output in outputs) == 1
     assert state_of(dest, whole) == "whole"
     assert os.listdir(tmp_path) == ["x.h5"]
 

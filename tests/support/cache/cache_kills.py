@@ -64,5 +64,5 @@ def next_build(commands: Commands, source: Path, dest: Path, whole: bytes, worke
     assert state_of(dest, whole) == "whole"
     assert os.listdir(dest.parent) == [dest.name]
     assert commands.shared_segments() == []
-    reused = re.search(r"; ([\d,]+) were there", command.output)
+    reused = re.search(r"; ([\d,]+) came from", command.output)
     return int(reused[1].replace(",", "")) if reused else 0
