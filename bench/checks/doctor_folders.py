@@ -87,7 +87,7 @@ def index_folder() -> Finding:
 
 
 def can_write(folder: Path) -> bool:
-    """Return whether files can be created in `folder`; os.access alone ignores read-only mounts for root."""
+    """Return whether files can be created in `folder`: even root cannot write on a read-only mount."""
     try:
         read_only = os.statvfs(folder).f_flag & os.ST_RDONLY
     except OSError:

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from penstock.loaders.order.ranks import is_joined
 from penstock.pipelines.errors import LoaderError
 
-_LOST = ("gloo", "NCCL", "c10d", "Connection", "Timed out", "timed out", "Socket")  # in torch's errors
+_LOST = ("gloo", "NCCL", "c10d", "Connection", "Timed out", "timed out", "Socket")  # in errors about a lost rank
 
 
 @contextmanager

@@ -77,7 +77,7 @@ def _send_again(dropped: sys.UnraisableHookArgs) -> None:
 
 
 def signal_before(error: BaseException | None) -> SignalExit | None:
-    """Return the signal that caused `error`, directly or indirectly, or None.
+    """Return the signal that was being handled when `error` was raised, directly or indirectly, or None.
 
     A signal sent to a whole job also ends the workers of torch's own DataLoader, and torch raises an error about them.
     """

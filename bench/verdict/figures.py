@@ -120,7 +120,7 @@ class Figures:
 
     @property
     def storage_cap(self) -> float | None:
-        """The same, if this run read from storage."""
+        """Images/s that all workers could read from storage, if this run read from it; else None."""
         return self.storage_reads if self.from_storage else None
 
     @property

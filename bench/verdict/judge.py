@@ -101,7 +101,7 @@ def _judge_network(figures: Figures, missing: str) -> tuple[str, str]:
     if figures.loader < CLOSE * fetched:
         return "latency", (
             f"Latency of the network limits: {rate}; the workers wait for requests of {1e3 * store.lone_s:,.0f} ms; "
-            f"fewer than {store.requests:,} are under way, which would bring {fetched:,.0f}."
+            f"fewer than {store.requests:,} are under way; that many would bring {fetched:,.0f}."
         )
     if figures.waits_for_answers:
         more = f", {store.more_requests:,} would bring {figures.fetched_more:,.0f}" if figures.fetched_more else ""

@@ -1,4 +1,4 @@
-"""One training step: forward, backward, optimiser, schedule; waits only for fp16 without a fused optimiser."""
+"""One training step: forward, backward, optimiser, schedule. Only fp16 without a fused optimiser waits."""
 
 from __future__ import annotations
 

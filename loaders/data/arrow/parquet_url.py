@@ -35,8 +35,8 @@ class UrlParquetSource(ParquetSource):
     """A source of images in row groups of Parquet files at URLs, like ParquetSource.
 
     Each read of pyarrow is split into parallel requests. `announce` begins to decode the groups of samples, up to
-    `bytes_ahead` and half of the cache. With `local_cache`, a file is copied whole when its first group is read, unless
-    it is beyond the first `local_bytes` of the data.
+    `bytes_ahead` and half of `cache_bytes`. With `local_cache`, a file is copied whole when its first group is read,
+    unless it is beyond the first `local_bytes` of the data.
 
     Args:
         remote: the options for fetching.
@@ -142,7 +142,7 @@ class UrlParquetSource(ParquetSource):
         return read_group(place, number, self._image, functools.partial(self._read_at, container))
 
     def _copy(self, container: Container) -> Container:
-        """Return the local copy of a file; the file itself if the disk is full."""
+        """Return the local copy of a file; the file itself if there is no room for a copy."""
         try:
             found, never = RemoteObject(container.size, container.version), math.inf
             path = copy_whole(container.name, self.options, found=found, store=self.store, show_after_s=never)

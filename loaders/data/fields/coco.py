@@ -109,7 +109,7 @@ def _keypoint_names(document: CocoDocument) -> list[str]:
     for each in having[1:]:
         if each["keypoints"] != having[0]["keypoints"]:
             both = f"categories {shown(having[0]['name'])} and {shown(each['name'])} have different keypoints"
-            raise file_error(document.path, f"{both}: all categories must have the same")
+            raise file_error(document.path, f"{both}: all categories with keypoints must have the same")
     return [str(name) for name in having[0]["keypoints"]] if having else []
 
 

@@ -239,7 +239,7 @@ def find_images(source: Source, document: CocoDocument) -> npt.NDArray[np.int64]
         found = find(name)
         if found is None or found < 0:
             what = "is not in the file" if found is None else "matches the last part of several names in the file"
-            has = f"which has {count_text(len(whole), 'image')}: set its file_name to the sample's name"
+            has = f"which has {count_text(len(whole), 'image')}: its image needs the sample's name as file_name"
             raise file_error(document.path, f"sample {index} ({printable(name)}) {what}, {has}")
         if (other := sample_of.setdefault(found, index)) != index:
             _refuse_two(document, found, " and ".join(_call_sample(source, number) for number in (other, index)))

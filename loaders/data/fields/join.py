@@ -120,7 +120,7 @@ def _refuse_other_rows(source: Source, partners: Source, what: str) -> None:
             f"{of.total():,} in {count_text(len(of), 'file')} (first {printable(next(iter(of), b''))})" for of in rows
         )
         raise ValueError(
-            f"samples and {what}s are only identified by their rows, but there are {counts}: pass files with equal "
+            f"samples and {what}s are only identified by their rows, but the rows are {counts}: pass files with equal "
             f"names and rows, or a list with one {what} per sample"
         )
 

@@ -46,7 +46,7 @@ class ArraySource:
         return len(self._images.array)
 
     def read(self, index: int) -> Levels:
-        """Return the pixels of image `index`, [h, w, 3]: a read-only view of the shared memory. Raises IndexError."""
+        """Return the pixels of image `index`, [h, w, 3], in shared memory: never write to them. Raises IndexError."""
         if not 0 <= index < len(self):
             raise IndexError(f"image {index} of {len(self)}")
         image: Levels = self._images.array[index]

@@ -94,7 +94,7 @@ class FolderScan(ClassFolders):
     """A single walk over the tree below a folder.
 
     Only regular files are images; a folder never is, even if it is named v1.png. A folder is walked once: by its own
-    path, otherwise by the first link to it. Links to a parent folder are not followed.
+    path, otherwise by the first link to it. Links to a folder above are not followed.
 
     `progress(num_images)` is called periodically and at the end. Raises LoaderError E-NODATA as ClassFolders;
     E-ACCESS, E-READ.
@@ -210,7 +210,7 @@ class FolderScan(ClassFolders):
         return []
 
     def _leads_back(self, link: bytes) -> bool:
-        """Return whether a link points to a folder that is walked by its own path, or to a parent of the root."""
+        """Return whether a link points to a folder that is walked by its own path, or to a folder above the root."""
         target = os.path.realpath(link)
         above = self._real_root.rstrip(b"/") + b"/"
         if (target.rstrip(b"/") + b"/").startswith(above):
@@ -286,7 +286,7 @@ def _explain_skip(entry: os.DirEntry[str], error: OSError) -> str:
 
 
 def refuse_strays(root: bytes, num_images: int, left_out: LeftOut) -> None:
-    """Raise LoaderError E-NODATA if class folders contain only unread formats, next to `num_images` readable images."""
+    """Raise LoaderError E-NODATA if class folders contain images of unread formats, next to `num_images` read ones."""
     if unread := left_out.counts[UNREAD_FORMAT]:
         others = f"{num_images:,} image{'s' * (num_images != 1)} next to them would be all the data"
         example = printable(left_out.examples[UNREAD_FORMAT])

@@ -91,7 +91,7 @@ class ImageFolder(IndexedSource):
         if not names:
             return ""
         later = [name for name in self.classes if os.fsdecode(name) > names[0]]
-        shift = f"{len(later):,} of these higher, from {printable(later[0])} on" if later else "these alike"
+        shift = f"{len(later):,} of the others higher, from {printable(later[0])} on" if later else "the others alike"
         return (
             f"left out: {', '.join(map(printable, names[:_SHOWN]))}{', ...' * (len(names) > _SHOWN)}. "
             "torchvision.datasets.ImageFolder would treat such folders with images as classes (hidden folders, system "

@@ -47,8 +47,8 @@ def warn_of_lost_labels(source: Source) -> None:
     """Warn of a cache if its source's labels are not class numbers: they are not in the cache."""
     if source.classes == (NOT_CLASSES,) and not has_targets(source):
         warn_user(
-            "these labels are not class numbers, and caches store class numbers only: pass the source that it was "
-            "built from with cache=..., or with_labels(cache, labels)",
+            "these labels are not class numbers, and caches store class numbers only: pass the source of the cache "
+            "with cache=..., or with_labels(cache, labels)",
         )
 
 

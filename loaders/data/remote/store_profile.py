@@ -28,7 +28,7 @@ def profile_settings() -> dict[str, object]:
     """Return the options of obstore's store for the profile AWS_PROFILE, or the default profile.
 
     These are keys, region, or a provider of keys; none that the environment already sets. Raises LoaderError E-ACCESS
-    for a profile that is in neither file, or has no usable keys.
+    for a profile that is in neither file, for a file that cannot be parsed, and for keys that need boto3 without it.
     """
     name = os.environ.get("AWS_PROFILE", "")
     credentials, config = map(_read, profile_paths())

@@ -204,7 +204,7 @@ class Data:
 
     @property
     def indices(self) -> npt.NDArray[Any]:
-        """The index of each sample in the whole data, int [n], read-only."""
+        """The index of each sample in the whole data, int [n]: never write to it."""
         last = self.steps[-1]
         return last.rows.array if last.chooses and last.rows is not None else np.arange(len(self))
 

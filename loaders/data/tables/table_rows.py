@@ -150,6 +150,6 @@ def choose_reader(path: bytes) -> Callable[..., Iterator[Row]]:
     """Return the function that reads the rows of a table, by its suffix.
 
     Its arguments are the path, the columns of images and labels, and optionally the LabelRows of the labels, which
-    receive the categories that the table declares.
+    receive the labels with ":float" after their columns, and the categories that the table declares.
     """
     return _READERS[os.fsdecode(os.path.splitext(without_query(path))[1]).lower()]

@@ -93,7 +93,7 @@ class MemberJoin:
         self._samples, self._places, self._whole, self._report = samples, places, whole, report
         self._wanted = [suffix.removeprefix(EVERY) for suffix in wanted]
         self._every = any(suffix.startswith(EVERY) for suffix in wanted)
-        self._names = list[bytes]()  # names of the samples
+        self._names = list[bytes]()  # of each sample, its image, or its first member if it has no image
         self._left_out = samples.left_out
         self._numbers: dict[bytes, int] = {}  # key -> number of the sample
         self._ranks = array("l")  # ranks of their images

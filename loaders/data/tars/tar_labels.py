@@ -181,7 +181,7 @@ def folder_labels(names: Sequence[bytes]) -> list[bytes | None] | None:
 def table_labels(table: Table, names: Sequence[bytes], keys: Sequence[bytes], fail: Fail) -> list[bytes | None]:
     """Return each member's label in `table`, by its name or its key; None for a member without one.
 
-    Raises the error of `fail` if two members share a label, or if one member has two labels.
+    Raises the error of `fail` if a key of the table belongs to two members, or if it has two labels for one member.
     """
     labels: list[bytes | None] = []
     firsts: dict[bytes, int] = {}

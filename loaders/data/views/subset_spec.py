@@ -48,7 +48,7 @@ def parse_subset(spec: Any, num_samples: int) -> npt.NDArray[np.int64]:
 
 
 def is_slice(spec: SubsetSpec) -> bool:
-    """Return whether `spec` is a slice or a range."""
+    """Return whether `spec` is a slice, the string of a slice, or a range."""
     return isinstance(spec, (slice, range)) or (isinstance(spec, str) and not spec.lower().endswith(_FILES))
 
 
@@ -75,7 +75,7 @@ def _cut_slice(spec: slice, num_samples: int) -> npt.NDArray[np.int64]:
 
 
 def _find_boundary(value: Any, num_samples: int) -> Any:
-    """Return a slice boundary as an integer; a fraction is rounded down, and counts from the end if negative."""
+    """Return a slice boundary as an integer: for a fraction, the count below it, from the end if it is negative."""
     if isinstance(value, (float, np.floating)):
         value = Fraction(str(value))  # exactly 0.3, not the double below it
     if not isinstance(value, Fraction):

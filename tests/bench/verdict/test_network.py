@@ -82,7 +82,7 @@ def test_larger_samples_need_more_bytes_ahead() -> None:
     short = replace(short, settings=replace(short.settings, data_options={"bytes_ahead": 1_000_000}))
     verdict = judge(short, "data")
     assert verdict.limit == "latency"
-    assert "fewer than 64 are under way, which would bring 640" in verdict.sentence
+    assert "fewer than 64 are under way; that many would bring 640" in verdict.sentence
     ahead = given(verdict, "--bytes-ahead 12800000")
     assert (ahead.change, ahead.images_per_s) == (Change(bytes_ahead=12_800_000), 640)
     assert "enough for 10.0 of 64 requests" in ahead.why

@@ -190,7 +190,9 @@ def test_rows_are_joined_only_with_tables_of_the_same_number_of_rows(tmp_path: P
         part = open_source(tmp_path / "both.parquet", **labelled)
     both = with_fields(part, mask=opened(tmp_path / "both.parquet", image="mask"))
     assert pairs(both) == [(0, 5), (2, 7)]
-    with pytest.raises(ValueError, match=r"only identified by their rows, but there are 3 in 1 file .*and 4 in 1 file"):
+    with pytest.raises(
+        ValueError, match=r"only identified by their rows, but the rows are 3 in 1 file .*and 4 in 1 file"
+    ):
         with_fields(images, mask=longer)
     for name, levels in (
         ("a/0", [0, 1]),

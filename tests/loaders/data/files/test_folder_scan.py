@@ -113,11 +113,19 @@ LIKE_IMAGE_FOLDER: dict[str, tuple[list[Any], dict[str, str], str | None]] = {
     ),
     "no UTF-8": ([b"\xff\xe9/1.jpg", b"\xe9/2.jpg", "\u65e5/3.jpg", "\U0001f600/4.jpg", "z/5.jpg"], {}, None),
     "next to the classes": ([*CAT_DOG, "3.ppm", ".4.jpg"], {"5.jpg": "nowhere"}, STRAY),
-    "hidden": ([*CAT_DOG, ".thumbs/3.jpg"], {}, r"left out: '\.thumbs'\..* number 2 of these higher, from 'cat' on"),
-    "a system's": (["Ant/1.jpg", *CAT_DOG, "__MACOSX/cat/._1.jpg"], {}, "'__MACOSX'.* 2 of these higher, from 'cat'"),
+    "hidden": (
+        [*CAT_DOG, ".thumbs/3.jpg"],
+        {},
+        r"left out: '\.thumbs'\..* number 2 of the others higher, from 'cat' on",
+    ),
+    "a system's": (
+        ["Ant/1.jpg", *CAT_DOG, "__MACOSX/cat/._1.jpg"],
+        {},
+        "'__MACOSX'.* 2 of the others higher, from 'cat'",
+    ),
     "a file system's": (["zoo/1.jpg", *CAT_DOG, "lost+found/#3.jpg"], {}, r"'lost\+found'.* 1 of .* from 'zoo' on"),
-    "the last": ([*CAT_DOG, "lost+found/#3.jpg"], {}, r"'lost\+found'.* number these alike"),
-    "a class twice": (CAT_DOG, {"ant": "dog", "bee": "dog"}, "'ant', 'bee'.* 2 of these higher"),
+    "the last": ([*CAT_DOG, "lost+found/#3.jpg"], {}, r"'lost\+found'.* number the others alike"),
+    "a class twice": (CAT_DOG, {"ant": "dog", "bee": "dog"}, "'ant', 'bee'.* 2 of the others higher"),
     "a folder twice": (CAT_DOG, {"cat/again": "../dog"}, "skipped: 1 folder seen before"),
     "PGM among JPEGs": (
         [*CAT_DOG, "cat/3.pgm", "dog/4.PPM"],
