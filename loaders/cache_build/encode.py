@@ -146,10 +146,7 @@ class SampleEncoder:
             # The repair, and where it begins, may depend on the rows that are decoded.
             self._any.full(data, probe)
             return _as_file(data, origin, kept="libjpeg warned")
-        try:
-            return self._as_strips(data, header, pixels, origin)
-        except _CannotRecode as error:
-            return _as_file(data, origin, kept=str(error))
+        return self._as_strips(data, header, pixels, origin)
 
     def _encode_anew(self, pixels: Pixels, origin: _Origin) -> Stored:
         """Make a new JPEG of the pixels, with restart markers where possible."""
@@ -159,12 +156,16 @@ class SampleEncoder:
             return _as_pixels(pixels, origin)
         data: bytes = simplejpeg.encode_jpeg(pixels, self.encoding.quality, "RGB", "420", fastdct=False)
         header = jpeg.parse_header(data)
+        return self._as_strips(data, header, self._source.rgb(data, height, width), origin)
+
+    def _as_strips(self, data: bytes, header: jpeg.JpegHeader, pixels: Pixels, origin: _Origin) -> Stored:
+        """Store a JPEG that decodes to `pixels`: as a copy with restart markers, or unchanged if that is impossible."""
         try:
-            return self._as_strips(data, header, self._source.rgb(data, height, width), origin)
+            return self._make_strips(data, header, pixels, origin)
         except _CannotRecode as error:
             return _as_file(data, origin, kept=str(error))
 
-    def _as_strips(self, data: bytes, header: jpeg.JpegHeader, pixels: Pixels, origin: _Origin) -> Stored:
+    def _make_strips(self, data: bytes, header: jpeg.JpegHeader, pixels: Pixels, origin: _Origin) -> Stored:
         """Make the copy with restart markers, and prove it equal to `pixels`. Raises _CannotRecode."""
         mcu_width, mcu_height = strips.mcu_size(header)
         column_bytes = (len(data) - header.scan_offset) / (header.width * header.height) * mcu_height
