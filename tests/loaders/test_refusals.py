@@ -63,6 +63,7 @@ ORDERS = {
     "Permutation.of_epoch(0, 0, 0)": "n must be in",
     "Permutation.of_epoch(-1, 0, 0)": "n must be in",
     "Permutation.of_epoch(2**62 + 1, 0, 0)": "n must be in",
+    "loader(weights=[1.0] * 3)": "weights must have shape [12]",
     "loader(weights=[-1.0] * 12)": "at least 0",
     "loader(weights=[0.0] * 12)": "not all 0",
     "loader(weights=[float('nan')] * 12)": "finite",

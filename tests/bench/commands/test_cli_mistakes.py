@@ -63,8 +63,10 @@ MISTAKES = {
     "train potos --min-scale 2": (USAGE, "scale (low) must be above 0 and at most 1"),
     "train potos --model nonsense": (MODEL, "nonsense"),
     "train potos --amp nonsense": (USAGE, "amp must be"),
+    "train potos --lr 0": (USAGE, "lr must be above 0"),
     "bench potos --backend nonsense": (USAGE, "backend must be one of"),
     "bench potos --decoder nonsense": (USAGE, "decoder must be one of"),
+    "bench potos --max-cpu 0": (USAGE, "max_cpu must be above 0"),
     "bench potos --dtype nonsense": (USAGE, "dtype must be"),
     "bench potos --model nonsense": (MODEL, "nonsense"),
     "bench potos --amp nonsense": (USAGE, "amp must be"),
@@ -74,6 +76,7 @@ MISTAKES = {
     "iterate potos --watchdog -1": (USAGE, "watchdog_s"),
     "ablate potos --model nonsense": (MODEL, "nonsense"),
     "doctor potos --backend nonsense": (USAGE, "nonsense"),
+    "doctor potos --on-bad-sample nonsense": (USAGE, "on_bad_sample must be"),
 }
 
 

@@ -8,6 +8,12 @@ import subprocess
 import tarfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.loaders import open_source
+from penstock.pipelines.errors import LoaderError
 
 BLOCK = 512
 END = bytes(2 * BLOCK)
@@ -103,3 +109,11 @@ def webdataset_samples(path: Path) -> Iterator[dict[str, bytes]]:
             sample[found[2].lower()] = content.read()
     if sample:
         yield sample
+
+
+def refusal_of(path: Any, **options: Any) -> LoaderError:
+    """Return the error, of one line, that opening tars with `options` raises."""
+    with pytest.raises(LoaderError) as caught:
+        open_source(path, **options)
+    assert "\n" not in str(caught.value)
+    return caught.value

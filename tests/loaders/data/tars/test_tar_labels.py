@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from photo_folder import photo
-from tar_files import write_tar
+from tar_files import refusal_of, write_tar
 
 from penstock.loaders import open_source
 from penstock.loaders.data.sources.contract import has_targets
@@ -36,13 +36,6 @@ def labels(path: Any, **options: Any) -> tuple[list[Any], list[str]]:
     source: Any = open_source(path, **options)
     look_up = source.targets if has_targets(source) else source.labels
     return look_up(np.arange(len(source))).tolist(), list(map(os.fsdecode, source.classes))
-
-
-def refusal_of(path: Path | str, **options: Any) -> LoaderError:
-    with pytest.raises(LoaderError) as caught:
-        open_source(path, **options)
-    assert "\n" not in str(caught.value)
-    return caught.value
 
 
 # ---- members ----

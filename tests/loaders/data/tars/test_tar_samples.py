@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tar_files import END, entry, webdataset_samples, write_tar
+from tar_files import END, entry, refusal_of, webdataset_samples, write_tar
 
 from penstock.loaders import open_source
 from penstock.loaders.data.sources.contract import has_targets
@@ -35,13 +35,6 @@ def serve(path: Path, **options: Any) -> dict[str, tuple[bytes, Any]]:
         found[name] = source.read(index), names[label] if names else label
     assert len(found) == len(source)
     return found
-
-
-def refusal_of(path: Path, **options: Any) -> LoaderError:
-    with pytest.raises(LoaderError) as caught:
-        open_source(path, **options)
-    assert "\n" not in str(caught.value)
-    return caught.value
 
 
 def make_members(members: Iterable[str], suffix: str = "cls") -> Files:

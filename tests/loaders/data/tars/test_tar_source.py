@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from command_line import penstock_here
 from photo_folder import photo
-from tar_files import BLOCK, END, entry, header, pack_folder, write_tar
+from tar_files import BLOCK, END, entry, header, pack_folder, refusal_of, write_tar
 
 from penstock.loaders import create_loader, open_source
 from penstock.loaders.data.files.image_folder import ImageFolder
@@ -58,13 +58,6 @@ def scans(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def all_labels(source: Any) -> list[int]:
     return source.labels(np.arange(len(source))).tolist()
-
-
-def refusal_of(path: Any, **options: Any) -> LoaderError:
-    with pytest.raises(LoaderError) as caught:
-        open_source(path, **options)
-    assert "\n" not in str(caught.value)
-    return caught.value
 
 
 # ---- opening ----
