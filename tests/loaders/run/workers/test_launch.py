@@ -166,6 +166,25 @@ def test_a_fork_server_of_another_library_is_left_alone(tmp_path: Path, commands
         os.kill(child, signal.SIGKILL)
 
 
+def test_exit_handlers_of_preloaded_modules_run(tmp_path: Path, commands: Commands) -> None:
+    """Our fork server ends before Python would flush its output."""
+    (tmp_path / "preloaded.py").write_text("import atexit\natexit.register(print, 'a handler of the server')\n")
+    program = tmp_path / "program.py"
+    program.write_text(
+        textwrap.dedent("""
+            import multiprocessing
+            from penstock.loaders.run.workers.launch import worker_context
+            multiprocessing.set_forkserver_preload(["preloaded"])
+            worker_context("forkserver")
+        """)
+    )
+    path = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH"))))
+    code, command = commands.run(script=program, environment={"PYTHONPATH": path, "PYTHONUNBUFFERED": ""})
+    assert code == 0, command.errors
+    assert eventually(lambda: command.output == "a handler of the server\n"), (command.output, command.errors)
+    assert command.errors == ""
+
+
 def test_a_fork_server_cleans_up_after_its_parent(tmp_path: Path, commands: Commands) -> None:
     """The kernel closes the files of a killed process before its children learn of its death."""
     program = tmp_path / "program.py"
