@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 import shutil
 from collections.abc import Callable
@@ -14,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from folder_trees import plant, settle
-from PIL import Image
+from odd_images import encoded
 from range_server import serve_ranges
 from tar_files import write_tar
 
@@ -27,9 +26,7 @@ N = 6
 
 def bmp(seed: int) -> bytes:
     """A picture of noise; all of them have the same size in bytes."""
-    data = io.BytesIO()
-    Image.fromarray(np.random.default_rng(seed).integers(0, 256, (6, 6, 3), np.uint8)).save(data, "BMP")
-    return data.getvalue()
+    return encoded(np.random.default_rng(seed).integers(0, 256, (6, 6, 3), np.uint8), "BMP")
 
 
 CHANGES: dict[str, Callable[[dict[str, list[Any]]], object]] = {
@@ -63,9 +60,7 @@ def test_a_changed_field_changes_the_fingerprint(tmp_path: Path) -> None:
 
 
 def encode(level: int) -> bytes:
-    data = io.BytesIO()
-    Image.fromarray(np.full((6, 6), level, np.uint8)).save(data, "PNG")
-    return data.getvalue()
+    return encoded(np.full((6, 6), level, np.uint8), "PNG")
 
 
 def test_large_data_is_probed_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:

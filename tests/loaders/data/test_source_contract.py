@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import io
 import itertools
 import os
 import pickle
@@ -15,8 +14,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from odd_images import encoded
 from photo_folder import photo
-from PIL import Image
 from range_server import RangeServer
 from source_kinds import KINDS, Data, Kind, Rows, kinds_that, serve_kinds
 
@@ -331,9 +330,7 @@ def test_refreshing_detects_every_change(data: Data) -> None:
 
 def bmp(seed: int) -> bytes:
     """Return a picture of noise; all have the same size in bytes."""
-    data = io.BytesIO()
-    Image.fromarray(np.random.default_rng(seed).integers(0, 256, (6, 6, 3), np.uint8)).save(data, "BMP")
-    return data.getvalue()
+    return encoded(np.random.default_rng(seed).integers(0, 256, (6, 6, 3), np.uint8), "BMP")
 
 
 @shared("identity")

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from odd_images import encoded
 from photo_folder import photo
 from PIL import Image
 from source_kinds import TABLES, Rows, Where, text_table
@@ -31,9 +32,7 @@ WHOLE = ImagePipeline(size=(32, 32), crop="full", flip=0.0)
 
 
 def png(number: int) -> bytes:
-    data = io.BytesIO()
-    Image.fromarray(MASKS[number]).save(data, "PNG")
-    return data.getvalue()
+    return encoded(MASKS[number], "PNG")
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from odd_images import encoded
 from photo_folder import photo
 from PIL import Image
 from tar_files import write_tar
@@ -24,9 +25,7 @@ WHOLE = ImagePipeline(size=(32, 32), crop="full", flip=0.0)
 
 
 def png(values: Any) -> bytes:
-    data = io.BytesIO()
-    Image.fromarray(values).save(data, "PNG")
-    return data.getvalue()
+    return encoded(values, "PNG")
 
 
 MASKS = [np.random.default_rng(n).integers(0, 99, size[::-1]).astype(np.uint8) for n, size in enumerate(SIZES)]

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from odd_images import encoded
 from PIL import Image
 from tar_files import write_tar
 
@@ -19,9 +20,7 @@ PIECES = ("a", "b", "1", "2.840", "frame", "x-y")
 
 
 def png(level: int) -> bytes:
-    data = io.BytesIO()
-    Image.new("L", (2, 2), level).save(data, "PNG")
-    return data.getvalue()
+    return encoded(Image.new("L", (2, 2), level), "PNG")
 
 
 def level_of(data: Any) -> int:

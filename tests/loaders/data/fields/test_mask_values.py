@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import struct
 import warnings
 import zlib
@@ -11,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from odd_images import encoded
 from PIL import Image
 
 from penstock.loaders import LoaderError, Masks, create_loader, open_source, with_fields
@@ -38,12 +38,6 @@ def pack(row: np.ndarray, bits: int) -> bytes:
     return np.packbits((row[:, None] >> places & 1).astype(np.uint8).ravel()).tobytes()
 
 
-def encode_mask(values: np.ndarray, kind: str) -> bytes:
-    data = io.BytesIO()
-    Image.fromarray(values).save(data, kind)
-    return data.getvalue()
-
-
 def serve(folder: Path, masks: Any, **spec: Any) -> tuple[np.ndarray, list[str]]:
     (folder / "images").mkdir(exist_ok=True)
     Image.new("RGB", (SIDE, SIDE)).save(folder / "images" / "a.png")
@@ -69,7 +63,7 @@ def test_grey_pngs_of_few_bits_are_read_as_numbers(tmp_path: Path, bits: int) ->
 def test_values_outside_the_type_are_refused_with_the_file(tmp_path: Path, dtype: str, value: int) -> None:
     values = np.zeros((SIDE, SIDE), np.int32)
     values[3, 4] = value
-    (tmp_path / "m.tif").write_bytes(encode_mask(values, "TIFF"))
+    (tmp_path / "m.tif").write_bytes(encoded(values, "TIFF"))
     if dtype == "uint8" and not 0 <= value <= 255:
         with pytest.raises(LoaderError, match=rf"m\.tif.*values from {min(value, 0)} to {max(value, 0)}.*int32"):
             serve(tmp_path, [tmp_path / "m.tif"], dtype=dtype)
@@ -85,7 +79,7 @@ def test_masks_of_0_and_255_warn_about_a_lost_foreground(tmp_path: Path, how: st
     def count_warnings(mask: np.ndarray, **spec: Any) -> int:
         folder = tmp_path / f"m{mask.max()}"
         folder.mkdir(exist_ok=True)
-        (folder / "a.png").write_bytes(encode_mask(mask, "PNG"))
+        (folder / "a.png").write_bytes(encoded(mask, "PNG"))
         masks = {"files": folder, "source": open_source(folder), "array": mask[None]}[how]
         return len(serve(tmp_path, masks, **spec)[1])
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import warnings
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
 import torch
+from odd_images import encoded
 from PIL import Image
 from source_kinds import TABLES, Rows, Where
 
@@ -26,9 +26,7 @@ WITH_COLUMNS = [container for container in CONTAINERS if container != "list"]
 
 
 def png(number: int) -> bytes:
-    data = io.BytesIO()
-    Image.new("RGB", (8, 8), (number,) * 3).save(data, "PNG")
-    return data.getvalue()
+    return encoded(Image.new("RGB", (8, 8), (number,) * 3), "PNG")
 
 
 PICTURES = [png(number) for number in range(24)]

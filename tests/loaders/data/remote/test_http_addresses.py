@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.server
-import io
 import socket
 import threading
 import time
@@ -12,6 +11,7 @@ from urllib.parse import quote, unquote
 
 import numpy as np
 import pytest
+from odd_images import encoded
 from PIL import Image
 
 from penstock.loaders import LoaderError, open_source
@@ -20,9 +20,7 @@ from penstock.loaders.data.remote.object_store import ObjectStore
 
 
 def png(level: int) -> bytes:
-    data = io.BytesIO()
-    Image.new("L", (2, 2), level).save(data, "PNG")
-    return data.getvalue()
+    return encoded(Image.new("L", (2, 2), level), "PNG")
 
 
 class Site:

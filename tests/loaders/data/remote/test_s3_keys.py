@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from odd_images import encoded
 from PIL import Image
 from range_server import RangeServer
 from s3_server import S3Server, serve_s3
@@ -20,9 +20,7 @@ KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION", "AWS_DEFAULT
 
 
 def png(level: int = 9) -> bytes:
-    data = io.BytesIO()
-    Image.new("L", (2, 2), level).save(data, "PNG")
-    return data.getvalue()
+    return encoded(Image.new("L", (2, 2), level), "PNG")
 
 
 @pytest.fixture(scope="module")

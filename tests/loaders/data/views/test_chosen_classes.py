@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
+from odd_images import encoded
 from PIL import Image
 from source_kinds import KINDS, Rows, Where
 from tar_files import write_tar
@@ -24,9 +25,7 @@ FORMS = ["folder", "list of folders", "pattern", "csv", "list", "tars", "parquet
 
 
 def png(level: int) -> bytes:
-    data = io.BytesIO()
-    Image.new("RGB", (4, 4), (level, level, level)).save(data, "PNG")
-    return data.getvalue()
+    return encoded(Image.new("RGB", (4, 4), (level, level, level)), "PNG")
 
 
 def write(root: Path, labels: list[str], kind: str) -> Any:
