@@ -144,8 +144,10 @@ def test_a_writer_removes_files_that_killed_ones_left_an_hour_ago(tmp_path: Path
         path.touch()
         if path.name != "file.tmp.4343":
             os.utime(path, (1e9, 1e9))
+    (tmp_path / "file.tmp.4444").symlink_to("other.tmp.4242")  # a new link to an old file
     replace_file(os.fsencode(tmp_path / "file"), b"new")
-    assert sorted(os.listdir(tmp_path)) == ["file", "file.tmp.4343", "file.tmp.notes", "other.tmp.4242"]
+    kept = ["file", "file.tmp.4343", "file.tmp.4444", "file.tmp.notes", "other.tmp.4242"]
+    assert sorted(os.listdir(tmp_path)) == kept
 
 
 # ---- where a path leads ----

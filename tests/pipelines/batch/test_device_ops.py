@@ -70,6 +70,8 @@ def test_a_whole_plan_equals_the_cpus(
     plan = plan_augmentations(augment, size, BatchKey(3, 1, np.arange(200)))
     expected = rounds.augment(images, plan)
     monkeypatch.setattr(rounds, "_ON_CPU", rounds._ON_DEVICE)
+    for module in (color, geometry, interpolate):
+        monkeypatch.setattr(module, "native_library", lambda: None)  # as on a device
     monkeypatch.setattr(geometry, "_compute_places", device_ops.compute_places)
     monkeypatch.setattr(lookup_tables, "_ON_LEVELS", {})
     for module in (rounds, interpolate):

@@ -24,7 +24,7 @@ from placed_fields import (
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.fields.field_kinds import FieldKind
 from penstock.pipelines.fields.masks import decode_mask, window_of_mask
-from penstock.pipelines.fields.placement import corners_of, find_outside, place_boxes, place_keypoints
+from penstock.pipelines.fields.placement import corners_of, find_matrices, find_outside, place_boxes, place_keypoints
 from penstock.pipelines.fields.ragged import Ragged, join_rows, take_rows
 from penstock.pipelines.image_types import TRANSPOSED, UPSIDE_DOWN
 from penstock.pipelines.plan.augmentations import AugmentPlan, Op
@@ -86,6 +86,13 @@ def test_boxes_are_those_of_exact_arithmetic() -> None:
         assert placed.rows.tolist() == [row for row, _, _ in wanted]
         assert placed.parts[1].tolist() == np.flatnonzero(kept).tolist() == [number for _, number, _ in wanted]
         assert placed.parts[0].tolist() == [[float(value) for value in box] for _, _, box in wanted]
+
+
+def test_the_matrix_of_a_row_without_a_sample_is_zero() -> None:
+    _, out, plan = random_plans(np.random.default_rng(7), 5)
+    plan.windows[2], plan.places[2], plan.flips[2] = 0, 0, True
+    found = find_matrices(plan, out, np.ones((1, 5, 2, 3)))
+    assert found.any((1, 2)).tolist() == [True, True, False, True, True]
 
 
 def test_keypoints_are_those_of_exact_arithmetic() -> None:
