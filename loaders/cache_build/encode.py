@@ -36,7 +36,7 @@ from penstock.pipelines.image_types import Pixels
 from penstock.pipelines.jpeg import header as jpeg
 from penstock.pipelines.jpeg import strips
 from penstock.pipelines.native.library import native_library
-from penstock.pipelines.native.recode import NativeRecoder, Recoded
+from penstock.pipelines.native.recode import NativeRecoder
 from penstock.pipelines.sample.decode import ImageDecoder, ImageInfo, choose_jpeg_decoder
 from penstock.pipelines.sample.orientation import swaps_sides
 from penstock.pipelines.sample.resize import resize_torch
@@ -160,24 +160,32 @@ class SampleEncoder:
 
     def _as_strips(self, data: bytes, header: jpeg.JpegHeader, pixels: Pixels, origin: _Origin) -> Stored:
         """Store a JPEG that decodes to `pixels`: as a copy with restart markers, or unchanged if that is impossible."""
+        if self._native is None:
+            return _as_file(data, origin, kept=NO_LIBRARY)
         try:
-            return self._make_strips(data, header, pixels, origin)
+            return self._make_strips(self._native, data, header, pixels, origin)
         except _CannotRecode as error:
             return _as_file(data, origin, kept=str(error))
 
-    def _make_strips(self, data: bytes, header: jpeg.JpegHeader, pixels: Pixels, origin: _Origin) -> Stored:
+    def _make_strips(
+        self, native: NativeRecoder, data: bytes, header: jpeg.JpegHeader, pixels: Pixels, origin: _Origin
+    ) -> Stored:
         """Make the copy with restart markers, and prove it equal to `pixels`. Raises _CannotRecode."""
         mcu_width, mcu_height = strips.mcu_size(header)
         column_bytes = (len(data) - header.scan_offset) / (header.width * header.height) * mcu_height
         min_pixels = max(MIN_SEGMENT_PIXELS, int(MIN_SEGMENT_BYTES / column_bytes))
         segment_mcus = strips.segment_length(header, min_pixels)
         geometry = strips.StripGeometry(header.width, header.height, mcu_width, mcu_height, segment_mcus)
-        copy, ends = self._recode(data, segment_mcus, geometry.rows * geometry.segments)
+        copied = native.recode(data, segment_mcus, geometry.rows * geometry.segments)
+        if copied is None:
+            raise _CannotRecode("unsupported by the native library")
+        copy, ends = copied
         found = _read_copy_header(copy, header, segment_mcus)
         scan = np.frombuffer(copy, np.uint8)[found.scan_offset : -len(jpeg.EOI)]
         if len(ends) != geometry.rows * geometry.segments or not _are_ends(scan, ends):
             raise _CannotRecode(_UNSOUND)
-        self._compare(copy, pixels)
+        if not native.same_pixels(copy, pixels):
+            self._compare(copy, pixels)
         strip_rows = max(1, JPEG_STRIP_PIXELS // geometry.mcu_height)
         row_ends = ends[geometry.segments - 1 :: geometry.segments]
         table = _make_strip_table(scan, np.append(row_ends[strip_rows - 1 : -1 : strip_rows], len(scan)))
@@ -188,20 +196,9 @@ class SampleEncoder:
         stored = b"".join((head, scan.data))
         return Stored(_make_record(STRIPS, len(stored), len(head), crc32(head, 0), origin, mcu), stored)
 
-    def _recode(self, data: bytes, segment_mcus: int, segments: int) -> Recoded:
-        """Return the copy and the ends of its segments. Raises _CannotRecode."""
-        if self._native is None:
-            raise _CannotRecode(NO_LIBRARY)
-        copied = self._native.recode(data, segment_mcus, segments)
-        if copied is None:
-            raise _CannotRecode("unsupported by the native library")
-        return copied
-
     def _compare(self, copy: bytes, pixels: Pixels) -> None:
         """Raise _CannotRecode unless libjpeg decodes `copy` to `pixels` without a warning."""
         height, width = pixels.shape[:2]
-        if self._native is not None and self._native.same_pixels(copy, pixels):
-            return
         try:
             decoded = self._copy.rgb(copy, height, width)
         except LoaderError as error:
