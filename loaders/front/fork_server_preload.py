@@ -76,7 +76,7 @@ def _unblock_signals(_: object) -> None:
 
 
 atexit.register(_remove_socket)
-atexit.register(_end_at_once)  # it runs first
+atexit.register(_end_at_once)  # it runs first, because this module is preloaded last
 signal.signal(signal.SIGINT, _leave_quietly)
 signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])  # start_fork_server blocked it
 # Blocked because the workers would end together with the server; it ends automatically after the last worker.
