@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from multiprocessing import queues
+from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -50,6 +53,7 @@ class WorkerStart:
         row[PID] = os.getpid()
         _replace_fetchers(row, self.places[worker_id] if self.places else None, self.for_device)
         _report_unsendable(worker_id)
+        ignore_lost_receivers()
         if self.user_init is not None:
             self.user_init(worker_id)
 
@@ -154,6 +158,22 @@ def _report_unsendable(worker_id: int) -> None:
             traceback.print_exception(error)
 
     queues.Queue._on_queue_feeder_error = send_error  # type: ignore[attr-defined]
+
+
+def ignore_lost_receivers() -> None:
+    """Make this process silent about a parent that ends while it fetches the memory of a batch.
+
+    Python's thread that sends descriptors (multiprocessing.resource_sharer) reports such an error through
+    sys.excepthook. A parent that still runs gets an error of its own.
+    """
+    report = sys.excepthook
+
+    def report_others(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        is_main = threading.current_thread() is threading.main_thread()  # other threads use threading.excepthook
+        if is_main or not isinstance(error, (EOFError, ConnectionError)):
+            report(kind, error, trace)
+
+    sys.excepthook = report_others
 
 
 def refuse_without_main_guard() -> None:

@@ -6,9 +6,12 @@ import contextlib
 import gc
 import os
 import signal
+import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from multiprocessing import resource_sharer
 from pathlib import Path
 from typing import Any, Generic
 
@@ -22,7 +25,7 @@ from processes import eventually, in_time
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import IterableDataset
 
-from penstock.loaders.drop_in import batch_iterator, fetcher, iterators
+from penstock.loaders.drop_in import batch_iterator, fetcher, iterators, worker_start
 from penstock.loaders.drop_in.data_loader import DataLoader
 from penstock.loaders.run.feed.tensor_feed import Sent, Taken, TensorFeed, lock_tensors
 from penstock.loaders.run.workers.worker_progress import SAMPLE
@@ -346,6 +349,23 @@ def test_a_worker_that_hangs_during_its_start_is_reported(monkeypatch: pytest.Mo
         list(loader)
     assert caught.value.code == "E-TIMEOUT"
     assert "while it was being started" in caught.value.cause
+
+
+def test_a_worker_says_nothing_when_its_parent_ends_while_it_fetches_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    reported: list[BaseException] = []
+    monkeypatch.setattr(sys, "excepthook", lambda kind, error, trace: reported.append(error))
+    worker_start.ignore_lost_receivers()
+    with open(os.devnull, "rb") as shared:
+        lost, fetched = (resource_sharer.DupFd(shared.fileno()) for _ in range(2))  # what a worker sends
+    try:
+        with socket.socket(socket.AF_UNIX) as receiver:
+            receiver.connect(lost._id[0])  # type: ignore[attr-defined]
+        os.close(fetched.detach())  # the thread has served the lost receiver by then
+        assert reported == []
+        sys.excepthook(ValueError, error := ValueError("the worker's own"), None)
+        assert reported == [error]
+    finally:
+        resource_sharer.stop()  # type: ignore[no-untyped-call]
 
 
 def test_silence_without_a_limit_warns_once(monkeypatch: pytest.MonkeyPatch) -> None:
