@@ -3,19 +3,13 @@
 import sys
 import warnings
 
+from penstock.pipelines.augmentations import Augmentations
 from penstock.pipelines.batch.stage import BatchStage
 from penstock.pipelines.errors import ERROR_CODES, LoaderError
 from penstock.pipelines.plan.crops import BatchPlan, plan_batch
 from penstock.pipelines.presets import deit3, deit3_21k, dino, simclr, timm_a1, timm_a2, timm_a3
 from penstock.pipelines.sample.decode import ImageDecoder
-from penstock.pipelines.spec import (
-    IMAGENET_MEAN,
-    IMAGENET_STD,
-    Augmentations,
-    ImagePipeline,
-    imagenet_eval,
-    imagenet_train,
-)
+from penstock.pipelines.spec import IMAGENET_MEAN, IMAGENET_STD, ImagePipeline, imagenet_eval, imagenet_train
 
 __all__ = [
     "ERROR_CODES",

@@ -12,7 +12,8 @@ from penstock.bench.checks.finding import Finding
 from penstock.loaders.data.sources.contract import Source
 from penstock.loaders.front.create import create_loader
 from penstock.loaders.front.loader import Loader
-from penstock.pipelines.spec import Augmentations, ImagePipeline
+from penstock.pipelines.augmentations import Augmentations
+from penstock.pipelines.spec import ImagePipeline
 
 FUSED = "fused kernels"  # as in BatchStage.kernels
 _WORKERS = 2

@@ -9,6 +9,7 @@ import reprlib
 import sys
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from functools import partial
 from numbers import Real
 from typing import Any, TypeVar
 
@@ -55,6 +56,14 @@ def checked_tuple(name: str, value: Any, parts: Sequence[str], check: Callable[[
     if not isinstance(values, (tuple, list)) or len(values) != len(parts):
         raise ValueError(f"{name} must be ({', '.join(parts)}), got {shown(value)}")
     return tuple(check(f"{name} ({part})", each) for part, each in zip(parts, values, strict=True))
+
+
+def checked_interval(name: str, value: Any, highest: float | None = None) -> tuple[int | float, ...]:
+    """Return `value` as (low, high): finite numbers above 0, up to `highest`, low at most high."""
+    low, high = checked_tuple(name, value, ("low", "high"), partial(checked_number, high=highest, above=0))
+    if low > high:
+        raise ValueError(f"{name} must be (low, high) with low at most high, got {shown(value)}")
+    return low, high
 
 
 def checked_choice(name: str, value: Any, choices: Sequence[str]) -> str:

@@ -11,9 +11,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from penstock.pipelines.augmentations import MAX_RAND_OPS, RAND_BINS, TIMM_MAGNITUDE, Augmentations
 from penstock.pipelines.plan.crops import draw_sides
 from penstock.pipelines.plan.philox import STREAM_BATCH, random_words, uniforms, view_stream
-from penstock.pipelines.spec import MAX_RAND_OPS, RAND_BINS, TIMM_MAGNITUDE, Augmentations
 
 _TRIES = 10  # torchvision.transforms.RandomErasing.get_params
 _ERASING_SCALE, _ERASING_RATIO = (0.02, 0.33), (0.3, 3.3)

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from penstock.pipelines.augmentations import Augmentations
 from penstock.pipelines.spec import (
     CROPS,
     DEFAULT_MAX_PIXELS,
     IMAGENET_MEAN,
     IMAGENET_STD,
-    Augmentations,
     Crop,
     ImagePipeline,
     imagenet_eval,

@@ -37,10 +37,11 @@ from penstock.loaders.run.engine.process_engine import ProcessOptions
 from penstock.loaders.run.feed.batch_feed import DeviceFeed
 from penstock.loaders.run.feed.tensor_feed import TensorFeed
 from penstock.loaders.system.json_file import write_json
+from penstock.pipelines.augmentations import Augmentations
 from penstock.pipelines.batch import fused, stage
 from penstock.pipelines.plan.augmentations import BatchKey
 from penstock.pipelines.plan.crops import BatchPlan
-from penstock.pipelines.spec import Augmentations, ImagePipeline
+from penstock.pipelines.spec import ImagePipeline
 
 META = torch.device("meta")
 BATCH, SIZE, STEPS = 256, 224, 24

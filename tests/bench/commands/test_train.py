@@ -13,7 +13,8 @@ from photo_folder import write_folder
 from repaired_jpegs import cut
 
 from penstock.loaders.front import create
-from penstock.pipelines.spec import Augmentations, ImagePipeline
+from penstock.pipelines.augmentations import Augmentations
+from penstock.pipelines.spec import ImagePipeline
 
 OPTIONS = (
     *("--auto-augment", "trivial", "--color-jitter", ".4", ".3", ".2", ".1"),

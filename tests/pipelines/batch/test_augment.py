@@ -8,12 +8,12 @@ import torch
 from augment_images import by_pillow, images_of, move_by_pillow, share_off, values_of
 from PIL import Image
 
+from penstock.pipelines.augmentations import Augmentations
 from penstock.pipelines.batch import augment as rounds
 from penstock.pipelines.batch import color, geometry, interpolate
 from penstock.pipelines.batch.augment import augment
 from penstock.pipelines.native.library import native_library
 from penstock.pipelines.plan.augmentations import AugmentPlan, BatchKey, Op, plan_augmentations
-from penstock.pipelines.spec import Augmentations
 
 COMMON = {"color_jitter": (0.4, 0.4, 0.4, 0.1), "blur": 0.5, "grayscale": 0.3, "solarize": 0.3}
 EVERYTHING = Augmentations(auto_augment="rand", rand_ops=3, rand_magnitude=14, **COMMON)

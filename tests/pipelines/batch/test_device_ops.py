@@ -10,11 +10,12 @@ import torch
 from augment_images import images_of, values_of
 from kernel_count import KernelCount
 
+from penstock.pipelines.augmentations import Augmentations
 from penstock.pipelines.batch import augment as rounds
 from penstock.pipelines.batch import blur, color, device_ops, geometry, interpolate, lookup_tables
 from penstock.pipelines.batch.stage import BatchStage
 from penstock.pipelines.plan.augmentations import BatchKey, Op, plan_augmentations
-from penstock.pipelines.spec import Augmentations, ImagePipeline
+from penstock.pipelines.spec import ImagePipeline
 
 META = torch.device("meta")
 FULL = Augmentations(auto_augment="rand", color_jitter=(0.4, 0.4, 0.4, 0.1), erasing=0.25, mixup=0.2, cutmix=1.0)

@@ -10,12 +10,13 @@ import pytest
 import torch
 from kernel_count import KernelCount
 
+from penstock.pipelines.augmentations import Augmentations
 from penstock.pipelines.batch import fused, fused_check
 from penstock.pipelines.batch import stage as batch_stage
 from penstock.pipelines.batch.augment import augment
 from penstock.pipelines.batch.stage import BatchStage
 from penstock.pipelines.plan.augmentations import AugmentPlan, BatchKey, Op
-from penstock.pipelines.spec import Augmentations, ImagePipeline
+from penstock.pipelines.spec import ImagePipeline
 
 META, CPU, CUDA = torch.device("meta"), torch.device("cpu"), torch.device("cuda:0")
 JITTER = (0.4, 0.4, 0.4, 0.1)

@@ -10,11 +10,12 @@ import pytest
 import torch
 from augment_images import Calls
 
+from penstock.pipelines.augmentations import Augmentations
 from penstock.pipelines.batch.augment import augment
 from penstock.pipelines.batch.erase_and_mix import erase, mix
 from penstock.pipelines.batch.stage import DTYPES, BatchStage, PatchStage
 from penstock.pipelines.plan.augmentations import BatchKey
-from penstock.pipelines.spec import Augmentations, ImagePipeline
+from penstock.pipelines.spec import ImagePipeline
 
 CPU = torch.device("cpu")
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)

@@ -9,9 +9,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from penstock.pipelines.augmentations import Augmentations
 from penstock.pipelines.plan.augmentations import AugmentPlan, BatchKey, Op, plan_augmentations, symmetric_beta
 from penstock.pipelines.plan.philox import STREAM_BATCH, random_words, uniforms
-from penstock.pipelines.spec import Augmentations
 
 SIZE = (48, 80)
 ALL = Augmentations(

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
+from penstock.pipelines.augmentations import Augmentations
 from penstock.pipelines.batch.augment import augment
 from penstock.pipelines.plan import moves
 from penstock.pipelines.plan.augmentations import BatchKey, Op, plan_augmentations
 from penstock.pipelines.plan.moves import move_mask
-from penstock.pipelines.spec import Augmentations
 
 SIZE, NUMBER = (33, 48), 300
 RAND = Augmentations(auto_augment="rand", rand_ops=3, rand_magnitude=20)

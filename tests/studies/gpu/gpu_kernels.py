@@ -18,12 +18,13 @@ from gpu_timing import host_ms, median_ms
 
 from penstock.loaders.run.engine.slots import page_lock
 from penstock.loaders.system.shared_memory import SharedArray
+from penstock.pipelines.augmentations import Augmentations
 from penstock.pipelines.batch import fused_check
 from penstock.pipelines.batch import stage as stages
 from penstock.pipelines.batch.fused import DTYPES
 from penstock.pipelines.batch.stage import BatchStage
 from penstock.pipelines.plan.augmentations import BatchKey
-from penstock.pipelines.spec import Augmentations, imagenet_train
+from penstock.pipelines.spec import imagenet_train
 
 SIZE, SLOTS = 224, 7
 FULL = Augmentations(auto_augment="rand", color_jitter=(0.4, 0.4, 0.4, 0.1), erasing=0.25, mixup=0.2, cutmix=1.0)

@@ -23,7 +23,8 @@ from penstock.bench.train.step.settings import TrainSettings
 from penstock.loaders import create_loader
 from penstock.loaders.cache_build.open_or_build import prepare_source
 from penstock.loaders.front.open_source import open_source
-from penstock.pipelines.spec import Augmentations, imagenet_train
+from penstock.pipelines.augmentations import Augmentations
+from penstock.pipelines.spec import imagenet_train
 
 KINDS = ("torch", "hdf5", "dali", "dali-cache")
 

@@ -23,9 +23,10 @@ from triton.runtime import interpreter
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "images"))
 from augment_images import images_of, values_of
 
+from penstock.pipelines.augmentations import Augmentations
 from penstock.pipelines.batch import augment, fused, fused_check, fused_kernels, stage
 from penstock.pipelines.plan.augmentations import AugmentPlan, BatchKey, Op
-from penstock.pipelines.spec import Augmentations, ImagePipeline
+from penstock.pipelines.spec import ImagePipeline
 
 CPU = torch.device("cpu")
 CHECKED_SIZE = fused_check._SIZE

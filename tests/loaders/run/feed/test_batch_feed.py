@@ -23,10 +23,10 @@ from penstock.loaders.run.feed.batch_feed import DeviceBatch, DeviceFeed
 from penstock.loaders.run.feed.copies import CopyEngine
 from penstock.loaders.run.feed.tensor_feed import MOST_STEPS
 from penstock.pipelines import imagenet_train
+from penstock.pipelines.augmentations import Augmentations
 from penstock.pipelines.batch.stage import BatchStage
 from penstock.pipelines.plan.augmentations import BatchKey
 from penstock.pipelines.plan.crops import BatchPlan
-from penstock.pipelines.spec import Augmentations
 
 SIZE = 8
 BATCH = 4
