@@ -93,7 +93,7 @@ class DoctorSettings:
 
     def needs(self) -> Needs:
         """Return the resources that such a loader needs. Raises ValueError for settings that cannot work."""
-        from penstock.loaders.front.create import loader_needs
+        from penstock.loaders.front.advance_checks import loader_needs
 
         backend, options = self.resolved
         size = (self.size, self.size)

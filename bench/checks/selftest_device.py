@@ -12,6 +12,7 @@ from penstock.bench.checks.finding import Finding
 from penstock.loaders.data.sources.contract import Source
 from penstock.loaders.front.create import create_loader
 from penstock.loaders.front.loader import Loader
+from penstock.loaders.front.loader_options import WorkersAre
 from penstock.pipelines.augmentations import Augmentations
 from penstock.pipelines.spec import ImagePipeline
 
@@ -34,13 +35,19 @@ def check_device(source: Source, device: torch.device, pipeline: ImagePipeline, 
     All augmentations that have a fused kernel are applied. "warn" if other than the fused kernels run, or if slots are
     not page-locked. Raises SelftestFailure if images or labels differ from the CPU's.
     """
-    for workers_are in ("threads", "processes"):
+    kinds: tuple[WorkersAre, ...] = ("threads", "processes")
+    for workers_are in kinds:
         for dtype in _AUGMENTS:
             yield _compare(source, device, pipeline, batch_size, workers_are, dtype)
 
 
 def _compare(
-    source: Source, device: torch.device, pipeline: ImagePipeline, batch_size: int, workers_are: str, dtype: torch.dtype
+    source: Source,
+    device: torch.device,
+    pipeline: ImagePipeline,
+    batch_size: int,
+    workers_are: WorkersAre,
+    dtype: torch.dtype,
 ) -> Finding:
     settings: dict[str, Any] = {
         "pipeline": replace(pipeline, augment=_AUGMENTS[dtype]),

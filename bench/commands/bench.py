@@ -97,7 +97,7 @@ def _check(settings: BenchSettings) -> None:
     """Raise ValueError for settings that cannot work, before the data is opened."""
     from penstock.bench.train.step.models import check_model
     from penstock.bench.train.step.settings import TrainSettings
-    from penstock.loaders.front.create import check_arguments
+    from penstock.loaders.front.advance_checks import check_arguments
 
     backend = "torch" if settings.backend == ALL_BACKENDS else settings.backend
     check_arguments(backend=backend, decoder=settings.decoder)

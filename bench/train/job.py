@@ -22,7 +22,8 @@ from penstock.bench.train.step.technique_settings import CheckpointPlan
 from penstock.bench.train.step.torch_switches import torch_switches
 from penstock.bench.train.step.train_step import TrainStep, on_device
 from penstock.loaders.data.sources.contract import Source, refuse_targets
-from penstock.loaders.front.create import check_arguments, create_loader
+from penstock.loaders.front.advance_checks import check_arguments
+from penstock.loaders.front.create import create_loader
 from penstock.loaders.front.loader import Loader
 from penstock.loaders.front.open_source import open_source, select_options
 from penstock.pipelines.errors import printable

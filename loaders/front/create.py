@@ -9,30 +9,25 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
+from typing_extensions import Unpack
 
-from penstock.loaders.data.fields.keypoint_pairs import warn_of_unpaired
 from penstock.loaders.data.labels.labelled import warn_of_lost_labels, warn_of_no_labels
-from penstock.loaders.data.sources.contract import Source, field_kinds_of, has_fields, has_targets, is_cache
+from penstock.loaders.data.sources.contract import Source, has_fields, is_cache
 from penstock.loaders.front.backend_choice import Choice, choose_named, choose_saved
 from penstock.loaders.front.backends import BACKENDS
 from penstock.loaders.front.choose_order import Shuffle, checked_shuffle, choose_order
 from penstock.loaders.front.loader import Loader
+from penstock.loaders.front.loader_options import LoaderOptions
 from penstock.loaders.front.open_source import SourceLike, open_source, split_options
 from penstock.loaders.front.profile import DEFAULT_PROFILE
+from penstock.loaders.front.view_stages import check_mixing, checked_transforms, make_stage
 from penstock.loaders.make.batch_planner import BatchPlanner
 from penstock.loaders.make.engine_contract import Engine
 from penstock.loaders.make.finishing import finishing_steps
-from penstock.loaders.make.layout import image_layout
-from penstock.loaders.make.moving_checks import check_moving, handed_fields
 from penstock.loaders.make.native_rows import suits_native_library
 from penstock.loaders.make.own_transform import (
-    OwnTransform,
-    list_transforms,
     saved_functions,
-    transformed_layout,
-    try_transforms,
 )
 from penstock.loaders.make.sizes.aspect_buckets import order_by_buckets
 from penstock.loaders.make.sizes.size_schedule import DEFAULT_BATCH, ByUpdate, PatchBudget, checked_shapes
@@ -45,8 +40,7 @@ from penstock.loaders.run.engine.options import WorkerOptions
 from penstock.loaders.run.engine.slots import consumer_bytes
 from penstock.loaders.run.feed.batch_feed import DeviceFeed, Stage
 from penstock.loaders.run.feed.copies import usable_device
-from penstock.loaders.run.workers.needs import Needs
-from penstock.pipelines.batch.stage import BatchStage, PatchStage, PlainStage
+from penstock.pipelines.batch.stage import BatchStage, PatchStage
 from penstock.pipelines.messages.checked import checked_bool, checked_int
 from penstock.pipelines.sample.decode import NATIVE
 from penstock.pipelines.spec import ImagePipeline, checked_views
@@ -84,7 +78,7 @@ def create_loader(  # noqa: PLR0913  this function accepts all settings of a loa
     batch_transform: Callable[..., Any] | None = None,
     transform_moves: bool | None = None,
     profile: str | os.PathLike[str] = DEFAULT_PROFILE,
-    **options: Any,
+    **options: Unpack[LoaderOptions],
 ) -> Loader:
     """Return a loader that yields (images, labels).
 
@@ -173,21 +167,16 @@ def create_loader(  # noqa: PLR0913  this function accepts all settings of a loa
             Albumentations' transforms receive the fields with the image, and their results are served. A
             transform that changes the size of images cannot be combined with fields.
         profile: name or path of the profile that "auto" reads. The default profile may be missing.
-        options: options of the source: `subset` (indices, a mask, a slice such as ":0.9", or a file of indices) and
-            `max_per_class`; `image`, `label`, `root`, `classes` and `missing_labels` describe where tables, tars, Arrow
-            and Parquet files store images and labels, see docs/guides/labels.md; `split` names a split of a Hugging
-            Face data set; `cache_bytes` limits the decoded data kept for Parquet; `root` may be a URL. `requests`,
-            `bytes_ahead`, `local_cache` and `local_bytes` are for URLs; temporary failures are retried for at most 60 s
-            per sample. See docs/guides/remote.md.
-            Options of the backend. torch: workers, prefetch, watchdog_s, workers_are ("threads", "processes" or "auto",
-            see docs/design/workers.md), start_method. hdf5: the same, and for a source that is not a cache `cache`, the
-            path of a cache that is built on first use, and `encoding`, an Encoding. dali: workers, prefetch,
-            watchdog_s, readers, cache, encoding, and the other options of DaliOptions.
+        options: each is described in help(LoaderOptions). Of every source: subset, max_per_class and classes. Of the
+            kind of the data: image, label, root, missing_labels, split, cache_bytes and rescan; for URLs: requests,
+            bytes_ahead, local_cache and local_bytes. Of every backend: workers, prefetch and watchdog_s; torch and
+            hdf5: workers_are and start_method; hdf5 and dali: cache and encoding; dali: readers, hw_decoder_load,
+            preallocate, device_memory_padding, host_memory_padding, decode and verify.
     """
     views = checked_views(pipeline)
     is_random = any(view.random for view in views)
-    of_source, options = split_options(options)
-    choice = choose_named(backend, decoder, options, profile)
+    of_source, of_backend = split_options(options)
+    choice = choose_named(backend, decoder, of_backend, profile)
     target, seed = usable_device(device), checked_int("seed", seed)
     with_index = checked_bool("with_index", with_index)
     with_geometry = checked_bool("with_geometry", with_geometry)
@@ -207,7 +196,7 @@ def create_loader(  # noqa: PLR0913  this function accepts all settings of a loa
     warn_of_lost_labels(named)
     if is_random and len(views) == 1 and not isinstance(source, Source) and not of_source.keys() & {"label", "classes"}:
         warn_of_no_labels(named)  # training needs labels; several views of an image do not
-    choice = choice or choose_saved(decoder, options, profile, is_cache=is_cache(named))
+    choice = choice or choose_saved(decoder, of_backend, profile, is_cache=is_cache(named))
     if on_repaired is None and (choice.backend.has_own_decoder or choice.jpeg_decoder.name not in REPORT_REPAIRS):
         policy = replace(policy, on_repaired="ignore")
     if views[0].depth == 16 and (is_cache(named) or choice.source_options or choice.backend.name == "hdf5"):
@@ -230,14 +219,13 @@ def create_loader(  # noqa: PLR0913  this function accepts all settings of a loa
         rounds=shapes.rounds,
     )
     if views[0].augment.mixes:
-        _check_mixing(schedule, named)
-    transforms = _checked_transforms(
+        check_mixing(schedule, named)
+    transforms = checked_transforms(
         named, views, transform, batch_transform, moves=transform_moves, geometry=with_geometry
     )
-    make_stage = partial(
-        _make_stage, PatchStage if shapes.rounds else BatchStage, dtype, target, len(named.classes), memory_format
-    )
-    stages = list(map(make_stage, views, transforms or [None] * len(views)))
+    kind = PatchStage if shapes.rounds else BatchStage
+    stage_of = partial(make_stage, kind, dtype, target, len(named.classes), memory_format)
+    stages = list(map(stage_of, views, transforms or [None] * len(views)))
     # After all checks of the arguments, because building a cache may take hours.
     prepare = choice.backend.prepare_source
     data = named if prepare is None else prepare(named, **choice.source_options)
@@ -279,43 +267,6 @@ def create_loader(  # noqa: PLR0913  this function accepts all settings of a loa
     )
 
 
-def _checked_transforms(
-    source: Source, views: Sequence[ImagePipeline], transform: Any, batch_transform: Any, *, moves: Any, geometry: bool
-) -> tuple[OwnTransform | None, ...]:
-    """Return the user's transforms, each tried once. Raises ValueError if fields could not follow their images."""
-    kinds = field_kinds_of(source)
-    functions = list_transforms(transform, len(views))
-    handed = handed_fields(kinds, functions, batch_transform, has_geometry=geometry, transform_moves=moves)
-    transforms = try_transforms(functions, image_layout(views, 1).images, handed)
-    if geometry and "geometry" in kinds:
-        raise ValueError("with_geometry=True adds 'geometry' to batches, but the data has a field of that name")
-    check_moving(
-        [name for name, kind in kinds.items() if kind.rules.moves] + ["geometry"] * geometry, views, transforms
-    )
-    warn_of_unpaired(kinds, views)
-    return transforms
-
-
-def _make_stage(
-    kind: type[BatchStage],
-    dtype: torch.dtype,
-    device: torch.device,
-    num_classes: int,
-    memory_format: torch.memory_format,
-    view: ImagePipeline,
-    transform: OwnTransform | None,
-) -> Stage:
-    """Return the batch stage of a view. Raises ValueError for augmentations if `transform` does not return images."""
-    if transform is not None:
-        shape, made = transform.part.shape, np.dtype(transform.part.dtype)
-        if made != view.sample_dtype or len(shape) != 3 or shape[2] != view.channels:
-            if view.augment.active:
-                raise ValueError(f"augmentations need uint8 [h, w, 3], but transform returns {made} {list(shape)}")
-            return PlainStage(transform.part.torch_dtype, dtype, device)
-        view = replace(view, size=shape[:2])
-    return kind(view, dtype, device, num_classes=num_classes, memory_format=memory_format)
-
-
 def _open(
     backend: str,
     planner: BatchPlanner,
@@ -347,51 +298,3 @@ def _describe(choice: Choice, planner: BatchPlanner, stage: Stage) -> dict[str, 
     if planner.pipeline.augment.active:
         about["augmentations"] = stage.kernels
     return about
-
-
-def check_arguments(
-    *,
-    backend: str = "torch",
-    decoder: str | None = None,
-    on_bad_sample: str = "raise",
-    on_repaired: str | None = None,
-    max_bad: int | float | None = None,
-    profile: str | os.PathLike[str] = DEFAULT_PROFILE,
-    **options: Any,
-) -> None:
-    """Raise the errors of create_loader that do not depend on the data, without a scan that may take minutes."""
-    choose_named(backend, decoder, split_options(options)[1], profile)
-    BadSamplePolicy(
-        on_bad_sample=on_bad_sample, on_repaired="count" if on_repaired is None else on_repaired, max_bad=max_bad
-    )
-
-
-def loader_needs(
-    backend: str,
-    *,
-    batch_size: int,
-    size: tuple[int, int],
-    dtype: torch.dtype = torch.float32,
-    device: str = "cpu",
-    transform: Any = None,
-    **options: Any,
-) -> Needs:
-    """Return the resources that a loader with these settings needs; `size` is (height, width). Raises ValueError."""
-    chosen = BACKENDS[backend]
-    layout = image_layout((ImagePipeline(size=size),), batch_size)
-    if transform is not None:
-        layout = transformed_layout(layout, try_transforms(list_transforms(transform, 1), layout.images))
-    needs = chosen.needs(chosen.parse(options)[0], layout)
-    return needs._replace(own_bytes=needs.own_bytes + consumer_bytes(layout, dtype, device))
-
-
-def _check_mixing(schedule: Schedule, source: Source) -> None:
-    for batch_size in [phase.batch_size for phase in schedule.phases] or [schedule.batch_size]:
-        if batch_size % 2:
-            raise ValueError(f"batch_size must be even for mixup and cutmix, because they mix pairs; got {batch_size}")
-    if has_targets(source):
-        kinds = source.targets(np.zeros(1, np.int64))
-        if isinstance(kinds, dict) or kinds.dtype.kind != "f":
-            raise ValueError("mixup and cutmix need one label per sample: class numbers or floats, not named labels")
-    elif len(source.classes) < 2:
-        raise ValueError("mixup and cutmix mix classes, but this data set has only one class")

@@ -21,8 +21,8 @@ from penstock.loaders import DataLoader, LoaderError, create_loader
 from penstock.loaders.cache_build.build import build_cache
 from penstock.loaders.dali.dali_engine import DALI_BYTES, DALI_IMAGES
 from penstock.loaders.data.files.image_folder import ImageFolder
+from penstock.loaders.front.advance_checks import loader_needs
 from penstock.loaders.front.backends import BACKENDS
-from penstock.loaders.front.create import loader_needs
 from penstock.loaders.front.profile import Profile, load_profile, profile_path, save_profile
 from penstock.loaders.run.workers import needs as preflight
 from penstock.loaders.run.workers.needs import SERVER_BYTES, WORKER_BYTES, Needs

@@ -1,0 +1,108 @@
+"""Options of sources and backends, as the functions that accept `**options` take them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypedDict
+
+from penstock.loaders.data.cache.format import Encoding
+from penstock.loaders.data.files.path_patterns import AnyPath
+from penstock.loaders.data.views.subset_spec import SubsetSpec
+
+WorkersAre = Literal["auto", "processes", "threads"]
+ClassNames = Sequence[str | bytes] | Mapping[str, Sequence[str | bytes] | None] | None
+
+
+class DataOptions(TypedDict, total=False):
+    """Options that choose a part of the data, and describe where it stores images and labels.
+
+    Attributes:
+        subset: indices, a mask, a slice such as ":0.9", "10%:50%" or "::10", or a file of indices.
+        max_per_class: the most samples of each class, counted within the subset.
+        image: where the images are: a column of a table, Arrow or Parquet file; a suffix in tars, such as "seg.png".
+        label: where the labels are: a column, or a list or dict of columns; in tars "cls", "json:FIELD", "folder",
+            "shard", a dict by key or a table of keys and labels. See docs/guides/labels.md.
+        root: folder or URL of the relative paths in a list or table.
+        missing_labels: "raise" for samples without a label, or "leave_out" to leave them out with a warning.
+        split: name of a split of a Hugging Face data set.
+        cache_bytes: limit of the decoded data that is kept for Parquet files, in bytes.
+        rescan: whether to make the index of tars again, although their sizes and times are unchanged.
+        requests: for URLs, number of concurrent requests per process. See docs/guides/remote.md.
+        bytes_ahead: for URLs, number of bytes that may be fetched before they are needed, per process.
+        local_cache: for URLs, folder for a copy of fetched data, shared by the processes of a machine.
+        local_bytes: for URLs, approximate limit of the copy in bytes; by default the size of the data.
+    """
+
+    subset: SubsetSpec
+    max_per_class: int | None
+    image: str | None
+    label: str | os.PathLike[str] | Sequence[str] | Mapping[Any, Any] | None
+    root: AnyPath | None
+    missing_labels: Literal["raise", "leave_out"]
+    split: str | None
+    cache_bytes: int
+    rescan: bool
+    requests: int
+    bytes_ahead: int
+    local_cache: AnyPath | None
+    local_bytes: int | None
+
+
+class SourceOptions(DataOptions, total=False):
+    """Options of create_loader that describe the data: those of DataOptions, and the classes.
+
+    Attributes:
+        classes: names of the classes, by class number; classes=train.classes gives validation data the numbers of the
+            training data. For several labels, a dict of these.
+    """
+
+    classes: ClassNames
+
+
+class BackendOptions(TypedDict, total=False):
+    """Options of the backends. Each backend refuses those that it does not have.
+
+    Attributes:
+        workers: number of workers, 0 to work in the consumer; by default one per processor, divided among the ranks on
+            this machine. For dali, the CPU threads of DALI.
+        prefetch: batches that are made ahead, per worker process, by all threads together, or in DALI.
+        watchdog_s: seconds without any progress before waiting for a batch is given up.
+        workers_are: torch and hdf5: "processes", "threads" (which start at once and need less memory, but share one
+            interpreter lock), or "auto" for threads if nearly all of the work is done without that lock.
+        start_method: torch and hdf5: how processes are started, "forkserver" by default.
+        cache: hdf5 and dali: path of the cache to read instead of the source. It is built on first use.
+        encoding: hdf5 and dali: how a new cache stores images.
+        readers: dali: threads that read and plan, by default one per four workers (at most 4).
+        hw_decoder_load: dali: share of the images, 0 to 1, for a GPU's hardware decoder if there is one.
+        preallocate: dali: (width, height) in pixels of the largest image, for the hardware decoder's memory.
+        device_memory_padding: dali: bytes of device memory that each nvJPEG thread allocates at the start.
+        host_memory_padding: dali: the same for host memory.
+        decode: dali: how windows are decoded, see DaliOptions.
+        verify: dali: samples per batch to compare with our own decoder; by default 1 on a GPU and 0 on a CPU.
+    """
+
+    workers: int | None
+    prefetch: int
+    watchdog_s: float
+    workers_are: WorkersAre
+    start_method: Literal["forkserver", "spawn", "fork"]
+    cache: str | os.PathLike[str] | None
+    encoding: Encoding | None
+    readers: int | None
+    hw_decoder_load: float
+    preallocate: tuple[int, int] | None
+    device_memory_padding: int | None
+    host_memory_padding: int | None
+    decode: Literal["auto", "regions", "whole", "ours"]
+    verify: int | None
+
+
+class LoaderOptions(SourceOptions, BackendOptions, total=False):
+    """All options of create_loader besides its parameters: DataOptions, SourceOptions and BackendOptions.
+
+    For functions of your own that pass options on:
+
+        def train_loader(path: str, **options: Unpack[LoaderOptions]) -> Loader:
+            return create_loader(path, pipeline=imagenet_train(), **options)
+    """
