@@ -116,8 +116,10 @@ lint: setup ## ruff: rules and format; clang-format
 	$(BIN)/python -m ruff format --check .
 	$(BIN)/clang-format --dry-run -Werror $(C_FILES)
 
+# typed_calls: calls that a type checker must accept, and calls that it must refuse.
 typecheck: setup link ## mypy, strict
-	MYPYPATH=$(LINKED) $(BIN)/python -m mypy --num-workers 2 -p penstock.pipelines -p penstock.loaders -p penstock.bench
+	MYPYPATH=$(LINKED):tests/support/types $(BIN)/python -m mypy --num-workers 2 \
+		-p penstock.pipelines -p penstock.loaders -p penstock.bench -m typed_calls
 
 # Always keep Python's compiled files, for the processes that tests start.
 test: export PYTHONDONTWRITEBYTECODE :=

@@ -17,7 +17,7 @@ from penstock.loaders.front.choose_order import Blocks
 from penstock.loaders.front.compose import concat, mix, split, with_fields, with_labels
 from penstock.loaders.front.create import create_loader
 from penstock.loaders.front.loader import Loader
-from penstock.loaders.front.loader_options import BackendOptions, LoaderOptions, SourceOptions
+from penstock.loaders.front.loader_options import LoaderOptions, OpenOptions
 from penstock.loaders.front.open_source import open_source
 from penstock.loaders.make.sizes.size_schedule import ByUpdate, PatchBudget
 from penstock.loaders.order.ledger import EpochLedger
@@ -25,7 +25,6 @@ from penstock.loaders.run.metrics.stats import LoaderStats, loader_metrics, serv
 from penstock.pipelines.errors import LoaderError
 
 __all__ = [
-    "BackendOptions",
     "Batch",
     "Blocks",
     "Boxes",
@@ -43,9 +42,9 @@ __all__ = [
     "LoaderOptions",
     "LoaderStats",
     "Masks",
+    "OpenOptions",
     "PatchBudget",
     "Source",
-    "SourceOptions",
     "Yolo",
     "concat",
     "create_loader",

@@ -6,6 +6,7 @@ import warnings
 from penstock.pipelines.augmentations import Augmentations
 from penstock.pipelines.batch.stage import BatchStage
 from penstock.pipelines.errors import ERROR_CODES, LoaderError
+from penstock.pipelines.pipeline_settings import PipelineSettings
 from penstock.pipelines.plan.crops import BatchPlan, plan_batch
 from penstock.pipelines.presets import deit3, deit3_21k, dino, simclr, timm_a1, timm_a2, timm_a3
 from penstock.pipelines.sample.decode import ImageDecoder
@@ -21,6 +22,7 @@ __all__ = [
     "ImageDecoder",
     "ImagePipeline",
     "LoaderError",
+    "PipelineSettings",
     "deit3",
     "deit3_21k",
     "dino",

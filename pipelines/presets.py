@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from typing_extensions import Unpack
+
+from penstock.pipelines.pipeline_settings import PipelineSettings
 from penstock.pipelines.spec import ImagePipeline, imagenet_train
 
 _Size = int | tuple[int, int]
@@ -20,7 +23,7 @@ _DINO_COLOR: dict[str, Any] = {
 }
 
 
-def timm_a1(size: _Size = 224, **settings: Any) -> ImagePipeline:
+def timm_a1(size: _Size = 224, **settings: Unpack[PipelineSettings]) -> ImagePipeline:
     """Return the training pipeline of A1 (600 epochs): RandAugment rand-m7-mstd0.5-inc1, mixup 0.2 and cutmix 1.0.
 
     Source: Wightman, Touvron, Jégou: "ResNet strikes back", arXiv 2110.00476, table 2; timm/data/auto_augment.py of
@@ -31,7 +34,7 @@ def timm_a1(size: _Size = 224, **settings: Any) -> ImagePipeline:
     return _timm(size, {"rand_magnitude": 7, "mixup": 0.2}, settings)
 
 
-def timm_a2(size: _Size = 224, **settings: Any) -> ImagePipeline:
+def timm_a2(size: _Size = 224, **settings: Unpack[PipelineSettings]) -> ImagePipeline:
     """Return the training pipeline of A2 (300 epochs): A1 with mixup 0.1.
 
     Source and evaluation: see timm_a1. Not part of the data: binary cross-entropy without label smoothing, repeated
@@ -40,7 +43,7 @@ def timm_a2(size: _Size = 224, **settings: Any) -> ImagePipeline:
     return _timm(size, {"rand_magnitude": 7, "mixup": 0.1}, settings)
 
 
-def timm_a3(size: _Size = 160, **settings: Any) -> ImagePipeline:
+def timm_a3(size: _Size = 160, **settings: Unpack[PipelineSettings]) -> ImagePipeline:
     """Return the training pipeline of A3 (100 epochs): size 160, RandAugment rand-m6-mstd0.5-inc1, mixup 0.1.
 
     Source: see timm_a1. Evaluate at 224: `imagenet_eval(224, center_fraction=0.95)`.
@@ -49,7 +52,7 @@ def timm_a3(size: _Size = 160, **settings: Any) -> ImagePipeline:
     return _timm(size, {"rand_magnitude": 6, "mixup": 0.1}, settings)
 
 
-def deit3(size: _Size = 224, **settings: Any) -> ImagePipeline:
+def deit3(size: _Size = 224, **settings: Unpack[PipelineSettings]) -> ImagePipeline:
     """Return the training pipeline of DeiT III on ImageNet-1k: 3-Augment, colour jitter 0.3, mixup 0.8, cutmix 1.0.
 
     Source: Touvron, Cord, Jégou: "DeiT III: Revenge of the ViT", arXiv 2204.07118; augment.py and the commands in
@@ -61,7 +64,7 @@ def deit3(size: _Size = 224, **settings: Any) -> ImagePipeline:
     return imagenet_train(size, **{**_DEIT3, "mixup": 0.8, **settings})
 
 
-def deit3_21k(size: _Size = 224, **settings: Any) -> ImagePipeline:
+def deit3_21k(size: _Size = 224, **settings: Unpack[PipelineSettings]) -> ImagePipeline:
     """Return the training pipeline of DeiT III on ImageNet-21k: a simple random crop, 3-Augment, cutmix 1.0, no mixup.
 
     The shorter side is resized to `size`, four pixels are added on each side, and a crop of `size` is cut out. Added
@@ -74,7 +77,7 @@ def deit3_21k(size: _Size = 224, **settings: Any) -> ImagePipeline:
     return imagenet_train(size, **{**_DEIT3, **recipe, **settings})
 
 
-def simclr_view(size: _Size = 224, *, strength: float = 1.0, **settings: Any) -> ImagePipeline:
+def simclr_view(size: _Size = 224, *, strength: float = 1.0, **settings: Unpack[PipelineSettings]) -> ImagePipeline:
     """Return the pipeline of each of SimCLR's two views: colour jitter with probability 0.8, grey 0.2, blur 0.5.
 
     Source: Chen, Kornblith, Norouzi, Hinton: "A simple framework for contrastive learning", arXiv 2002.05709, appendix
@@ -94,7 +97,9 @@ def simclr_view(size: _Size = 224, *, strength: float = 1.0, **settings: Any) ->
     return imagenet_train(size, **{**recipe, **settings})
 
 
-def simclr(size: _Size = 224, *, strength: float = 1.0, **settings: Any) -> tuple[ImagePipeline, ...]:
+def simclr(
+    size: _Size = 224, *, strength: float = 1.0, **settings: Unpack[PipelineSettings]
+) -> tuple[ImagePipeline, ...]:
     """Return the pipelines of SimCLR's two views, for `create_loader(..., pipeline=simclr())`.
 
     Each draws colour jitter with probability 0.8, grey 0.2 and blur 0.5; pixels are scaled to 0 to 1 and not normalised
@@ -113,7 +118,7 @@ def dino(size: _Size = 224, *, local_size: _Size = 96, local_views: int = 8) -> 
     return dino_global_1(size), dino_global_2(size), *(dino_local(local_size),) * local_views
 
 
-def dino_global_1(size: _Size = 224, **settings: Any) -> ImagePipeline:
+def dino_global_1(size: _Size = 224, **settings: Unpack[PipelineSettings]) -> ImagePipeline:
     """Return the pipeline of DINO's first global view: always blurred.
 
     Source: Caron et al.: "Emerging properties in self-supervised vision transformers", arXiv 2104.14294; the class
@@ -123,7 +128,7 @@ def dino_global_1(size: _Size = 224, **settings: Any) -> ImagePipeline:
     return imagenet_train(size, **{"scale": (0.4, 1.0), "blur": 1.0, **_DINO_COLOR, **settings})
 
 
-def dino_global_2(size: _Size = 224, **settings: Any) -> ImagePipeline:
+def dino_global_2(size: _Size = 224, **settings: Unpack[PipelineSettings]) -> ImagePipeline:
     """Return the pipeline of DINO's second global view: blurred with probability 0.1, solarized with 0.2.
 
     Source: see dino_global_1.
@@ -131,7 +136,7 @@ def dino_global_2(size: _Size = 224, **settings: Any) -> ImagePipeline:
     return imagenet_train(size, **{"scale": (0.4, 1.0), "blur": 0.1, "solarize": 0.2, **_DINO_COLOR, **settings})
 
 
-def dino_local(size: _Size = 96, **settings: Any) -> ImagePipeline:
+def dino_local(size: _Size = 96, **settings: Unpack[PipelineSettings]) -> ImagePipeline:
     """Return the pipeline of each of DINO's local views (8 by default): small crops, blurred with probability 0.5.
 
     Source: see dino_global_1.
@@ -139,7 +144,7 @@ def dino_local(size: _Size = 96, **settings: Any) -> ImagePipeline:
     return imagenet_train(size, **{"scale": (0.05, 0.4), "blur": 0.5, **_DINO_COLOR, **settings})
 
 
-def segmentation_train(size: _Size = 480, *, base: int = 520, **settings: Any) -> ImagePipeline:
+def segmentation_train(size: _Size = 480, *, base: int = 520, **settings: Unpack[PipelineSettings]) -> ImagePipeline:
     """Return a training pipeline for semantic segmentation: the shorter side drawn from 0.5 to 2 of `base`, a crop.
 
     Source: SegmentationPresetTrain in references/segmentation/presets.py of pytorch/vision. Images that are smaller
@@ -149,7 +154,7 @@ def segmentation_train(size: _Size = 480, *, base: int = 520, **settings: Any) -
     return imagenet_train(size, **{**recipe, **settings})
 
 
-def detection_train(size: _Size = 1024, **settings: Any) -> ImagePipeline:
+def detection_train(size: _Size = 1024, **settings: Unpack[PipelineSettings]) -> ImagePipeline:
     """Return a training pipeline for detection with large-scale jitter: scaled by 0.1 to 2, cropped or padded.
 
     Source: Ghiasi et al.: "Simple copy-paste is a strong data augmentation method for instance segmentation", arXiv
@@ -165,6 +170,6 @@ def detection_train(size: _Size = 1024, **settings: Any) -> ImagePipeline:
     return imagenet_train(size, **{**recipe, **settings})
 
 
-def _timm(size: _Size, recipe: dict[str, Any], settings: dict[str, Any]) -> ImagePipeline:
+def _timm(size: _Size, recipe: dict[str, Any], settings: PipelineSettings) -> ImagePipeline:
     common = {"auto_augment": "timm", "rand_magnitude_std": 0.5, "cutmix": 1.0}
     return imagenet_train(size, **{**common, **recipe, **settings})

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, Literal, get_args
 
 import numpy as np
+from typing_extensions import Unpack
 
 from penstock.pipelines.augmentations import NO_AUGMENTATIONS, Augmentations
 from penstock.pipelines.messages.checked import (
@@ -19,6 +20,7 @@ from penstock.pipelines.messages.checked import (
     shown,
 )
 from penstock.pipelines.messages.foreign_names import refuse_unknown
+from penstock.pipelines.pipeline_settings import Crop, PipelineSettings
 
 MAX_VIEWS = 256  # a view number has 8 bits, next to the bits for the purpose of a draw
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
@@ -61,7 +63,6 @@ def _checked_side(value: Any) -> tuple[int, int] | None:
     return low, high
 
 
-Crop = Literal["random_resized", "center", "full", "random", "scale_jitter", "letterbox", "five", "ten"]
 CROPS: tuple[Crop, ...] = get_args(Crop)
 _RANDOM_CROPS = ("random_resized", "random", "scale_jitter")
 # Settings that only some crops use; with other crops they raise, since they would do nothing.
@@ -223,19 +224,20 @@ def _pair(size: int | tuple[int, int]) -> tuple[int, int]:
     return size if isinstance(size, (tuple, list)) else (size, size)
 
 
-def imagenet_train(size: int | tuple[int, int] = 224, **settings: object) -> ImagePipeline:
+def imagenet_train(size: int | tuple[int, int] = 224, **settings: Unpack[PipelineSettings]) -> ImagePipeline:
     """Return the usual pipeline for training on ImageNet: RandomResizedCrop and a flip with probability 1/2.
 
     `size` is in pixels, one side or (height, width); `settings` are fields of ImagePipeline and of Augmentations, such
     as flip=0.0, auto_augment="rand" or mixup=0.2. Raises TypeError for an unknown setting, and as ImagePipeline does.
     """
-    chosen = {field.name: settings.pop(field.name) for field in fields(Augmentations) if field.name in settings}
+    given: dict[str, Any] = {**settings}
+    chosen = {field.name: given.pop(field.name) for field in fields(Augmentations) if field.name in given}
     if chosen:
-        if "augment" in settings:
+        if "augment" in given:
             raise ValueError(f"pass either augment, or {', '.join(chosen)}, not both")
-        settings["augment"] = Augmentations(**chosen)  # type: ignore[arg-type]
-    refuse_unknown("imagenet_train", [name for name in settings if name not in _OF_IMAGES], PIPELINE_SETTINGS)
-    return ImagePipeline(size=_pair(size), **settings)  # type: ignore[arg-type]
+        given["augment"] = Augmentations(**chosen)
+    refuse_unknown("imagenet_train", [name for name in given if name not in _OF_IMAGES], PIPELINE_SETTINGS)
+    return ImagePipeline(size=_pair(size), **given)
 
 
 def imagenet_eval(

@@ -34,7 +34,11 @@ SHOWN_AS = {
     "bench/README.md": "performance/index.md",
 }
 REFERENCES = {"loaders": "reference/loaders.md", "pipelines": "reference/pipelines.md"}
-EXTRA = {"pipelines": [f"penstock.pipelines.presets.{name}_train" for name in ("segmentation", "detection")]}
+_OPTIONS = ("Data", "Source", "Reading", "Field", "Backend")  # those of which the exported ones consist
+EXTRA = {
+    "loaders": [f"penstock.loaders.front.loader_options.{name}Options" for name in _OPTIONS],
+    "pipelines": [f"penstock.pipelines.presets.{name}_train" for name in ("segmentation", "detection")],
+}
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)#\s]*)(#[^)\s]*)?\)")
 _CODE_ROW = re.compile(r"^\| `(E-[A-Z]+)` \|(.*)\|$", re.MULTILINE)
 

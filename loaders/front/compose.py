@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
+from typing_extensions import Unpack
 
 from penstock.loaders.data.cache.hdf5_cache import Hdf5Cache
 from penstock.loaders.data.fields.field_specs import Boxes, Coco, Keypoints, Yolo, count_values, field_source
@@ -18,8 +19,9 @@ from penstock.loaders.data.sources.data import Data, find_whole, join_sources
 from penstock.loaders.data.sources.step import MixtureShares
 from penstock.loaders.data.tables.field_columns import fill_columns, has_column, refuse_other_order
 from penstock.loaders.data.views.split import split_source
-from penstock.loaders.data.views.subset import PART_OPTIONS, is_reordered, take_part
-from penstock.loaders.front.open_source import SourceLike, open_source, split_options
+from penstock.loaders.data.views.subset import is_reordered, take_part
+from penstock.loaders.front.loader_options import FieldOptions, OpenOptions, RelabelOptions
+from penstock.loaders.front.open_source import SourceLike, open_source, split_options, take_options
 from penstock.pipelines.messages.checked import shown
 from penstock.pipelines.messages.user_warnings import warn_user
 
@@ -31,7 +33,7 @@ def split(
     seed: int = 0,
     by_class: bool = True,
     save: str | os.PathLike[str] | None = None,
-    **options: Any,
+    **options: Unpack[OpenOptions],
 ) -> tuple[Data, ...]:
     """Split data into parts, such as training and validation, that never overlap.
 
@@ -54,7 +56,7 @@ def split(
     return split_source(open_source(source, **options), parts, seed=seed, by_class=by_class, save=save)
 
 
-def with_labels(source: SourceLike, labels: Any, *, classes: Any = None, **options: Any) -> Source:
+def with_labels(source: SourceLike, labels: Any, *, classes: Any = None, **options: Unpack[RelabelOptions]) -> Source:
     """Return the data with your own labels of any kind, one per image in the order of the data.
 
         prices = with_labels("photos", np.array([1.5, 0.2, ...]))  # float32 [batch] in each batch
@@ -75,13 +77,18 @@ def with_labels(source: SourceLike, labels: Any, *, classes: Any = None, **optio
 
     Raises ValueError for other labels, and the errors of open_source.
     """
-    part = _take_options(options)
-    whole = open_source(source, **options)
+    given: dict[str, Any] = {**options}
+    part = take_options(given)
+    whole = open_source(source, **given)
     if part and count_labels(labels) == len(whole):
         return take_part(label_source(whole, labels, classes), **part)
     return label_source(take_part(whole, **part), labels, classes)
 
 
+@overload
+def with_fields(source: SourceLike, **fields: Unpack[FieldOptions]) -> Source: ...
+@overload
+def with_fields(source: SourceLike, **fields: Any) -> Source: ...  # fields of any name
 def with_fields(source: SourceLike, **fields: Any) -> Source:
     """Return the data with more fields per sample than image and label; batches are then dicts of tensors by name.
 
@@ -111,7 +118,7 @@ def with_fields(source: SourceLike, **fields: Any) -> Source:
     Raises ValueError for fields that do not fit the data, and the errors of open_source.
     """
     options, own = split_options(fields)
-    part = _take_options(options)
+    part = take_options(options)
     whole = open_source(source, **options)
     if any(map(has_column, own.values())) and is_reordered(whole):
         raise ValueError(
@@ -161,12 +168,7 @@ def _is_in_pixels(name: str, value: object) -> bool:
     return isinstance(value, Keypoints) or (name in ("boxes", "keypoints") and not isinstance(value, (Coco, Yolo)))
 
 
-def _take_options(options: dict[str, Any]) -> dict[str, Any]:
-    """Remove the options that choose a part of the data from `options`, and return them."""
-    return {name: options.pop(name) for name in PART_OPTIONS if name in options}
-
-
-def mix(parts: Mapping[str, tuple[SourceLike, Any]], **options: Any) -> Source:
+def mix(parts: Mapping[str, tuple[SourceLike, Any]], **options: Unpack[OpenOptions]) -> Source:
     """Return several data sets as one source. Each epoch takes a fixed share of its samples from each data set.
 
         source = mix({"photos": ("photos", 0.7), "drawings": ("drawings", [0.1, 0.2, 0.3])})
@@ -224,7 +226,7 @@ def _checked_schedule(name: str, share: Any) -> list[float]:
     return [float(value) for value in values]
 
 
-def concat(sources: Sequence[SourceLike], **options: Any) -> Source:
+def concat(sources: Sequence[SourceLike], **options: Unpack[OpenOptions]) -> Source:
     """Return several data sets as one source, one after the other. Classes of the same name become one class.
 
     sources: any sources that open_source accepts, each opened with `options`. Equal class tuples are kept. Other

@@ -60,6 +60,48 @@ class SourceOptions(DataOptions, total=False):
     classes: ClassNames
 
 
+class ReadingOptions(TypedDict, total=False):
+    """Options of open_source that create_loader does not pass on.
+
+    Attributes:
+        max_file_bytes: a larger sample is refused before it is read.
+        follow_symlinks: for a folder of images, whether to enter folders behind symbolic links; True by default.
+        allow_empty: for a folder of images, whether class folders without an image are accepted.
+        any_owner: for HDF5 caches, whether files of other users are accepted.
+    """
+
+    max_file_bytes: int
+    follow_symlinks: bool
+    allow_empty: bool
+    any_owner: bool
+
+
+class OpenOptions(SourceOptions, ReadingOptions, total=False):
+    """Options of open_source, split, concat and mix: those of DataOptions, SourceOptions and ReadingOptions."""
+
+
+class RelabelOptions(DataOptions, ReadingOptions, total=False):
+    """Options of with_labels: those of DataOptions and ReadingOptions."""
+
+
+class FieldOptions(OpenOptions, total=False):
+    """Options of with_fields, and the fields that are made from other values than Masks, Boxes, Keypoints and so on.
+
+    Attributes:
+        mask: arguments of Masks, such as a folder.
+        boxes: arguments of Boxes.
+        keypoints: arguments of Keypoints.
+        coco: path of a JSON file of COCO.
+        yolo: folder of text files of YOLO.
+    """
+
+    mask: Any
+    boxes: Any
+    keypoints: Any
+    coco: Any
+    yolo: Any
+
+
 class BackendOptions(TypedDict, total=False):
     """Options of the backends. Each backend refuses those that it does not have.
 

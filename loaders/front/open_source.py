@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
+from typing_extensions import Unpack
 
 from penstock.loaders.data.arrow.arrow_files import open_arrow_files
 from penstock.loaders.data.arrow.arrow_parquet import has_image_bytes
@@ -45,7 +46,7 @@ from penstock.loaders.data.tars.tar_source import (
 )
 from penstock.loaders.data.views.chosen_classes import choose_classes, warn_of_text_order
 from penstock.loaders.data.views.subset import PART_OPTIONS, take_part
-from penstock.loaders.data.views.subset_spec import SubsetSpec
+from penstock.loaders.front.loader_options import OpenOptions
 from penstock.pipelines.errors import LoaderError, printable
 
 FOLDER, URL_FOLDER, FILES, OBJECT = "folder", "folder by URL", "files", "object"
@@ -192,25 +193,30 @@ def select_options(path: str | bytes | os.PathLike[str], options: Mapping[str, A
     return {name: value for name, value in options.items() if name in accepted}
 
 
-def open_source(
-    spec: SourceLike, *, subset: SubsetSpec = None, max_per_class: int | None = None, **options: Any
-) -> Source:
+def open_source(spec: SourceLike, **options: Unpack[OpenOptions]) -> Source:
     """Open data of any kind as a Source, or a part of it; return a Source unchanged.
 
     spec: a path or URL of a folder, file or cache; a pattern of these with wildcards or braces; a pair (images, labels)
-    of arrays; a list of paths, data frames, data sets and sources, which become one source. subset: the chosen samples,
-    as in parse_subset. max_per_class: the most samples of each class, counted within the subset. `options`: options of
-    the kind. Every kind accepts classes=, the class names by class number, such as those of the training data.
+    of arrays; a list of paths, data frames, data sets and sources, which become one source. options: see
+    help(OpenOptions); every kind of data accepts subset, max_per_class and classes, the class names by class number,
+    such as those of the training data.
 
     Raises LoaderError E-NODATA for a missing path or an empty part, ValueError for an unsupported file or object,
     and for an option that the kind does not accept; TypeError for options with a Source.
     """
-    if "classes" in options:
-        options["classes"] = checked_classes_by_label(options["classes"])
-    source = _open_data(spec, options)
-    if source is not spec and options.get("classes") is None:
+    given: dict[str, Any] = {**options}
+    part = take_options(given)
+    if "classes" in given:
+        given["classes"] = checked_classes_by_label(given["classes"])
+    source = _open_data(spec, given)
+    if source is not spec and given.get("classes") is None:
         warn_of_text_order(source)
-    return take_part(source, subset, max_per_class)
+    return take_part(source, **part)
+
+
+def take_options(options: dict[str, Any]) -> dict[str, Any]:
+    """Remove the options that choose a part of the data from `options`, and return them."""
+    return {name: options.pop(name) for name in PART_OPTIONS if name in options}
 
 
 def _open_data(spec: SourceLike, options: dict[str, Any]) -> Source:

@@ -10,9 +10,21 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import pytest
 
 from penstock.loaders import create_loader
+from penstock.loaders.data.arrow.parquet_source import ParquetSource
+from penstock.loaders.data.fields.field_specs import _BY_NAME
+from penstock.loaders.data.remote.remote_source import RemoteOptions
+from penstock.loaders.data.views.subset import PART_OPTIONS
 from penstock.loaders.front.backends import BACKENDS
-from penstock.loaders.front.loader_options import BackendOptions, DataOptions, LoaderOptions, SourceOptions
-from penstock.loaders.front.open_source import SOURCE_OPTIONS
+from penstock.loaders.front.loader_options import (
+    BackendOptions,
+    DataOptions,
+    FieldOptions,
+    LoaderOptions,
+    OpenOptions,
+    ReadingOptions,
+    SourceOptions,
+)
+from penstock.loaders.front.open_source import KINDS, SOURCE_OPTIONS
 
 OF_BACKENDS = {name for backend in BACKENDS.values() for name in backend.option_names}
 
@@ -23,11 +35,19 @@ def test_each_option_of_the_loader_is_known_to_type_checkers_and_the_other_way_r
     assert LoaderOptions.__annotations__.keys() == SOURCE_OPTIONS | OF_BACKENDS
 
 
-@pytest.mark.parametrize("options", [DataOptions, SourceOptions, BackendOptions])
+def test_each_option_of_an_opener_is_known_to_type_checkers_and_the_other_way_round() -> None:
+    openers = [*(kind.open for kind in KINDS), RemoteOptions, ParquetSource]  # the last two: options passed on as **
+    named = (p for opener in openers for p in inspect.signature(opener).parameters.values())
+    of_openers = {p.name for p in named if p.default is not p.empty} | set(PART_OPTIONS)
+    assert of_openers == OpenOptions.__annotations__.keys()
+    assert FieldOptions.__annotations__.keys() == of_openers | set(_BY_NAME)
+
+
+@pytest.mark.parametrize("options", [DataOptions, SourceOptions, ReadingOptions, FieldOptions, BackendOptions])
 def test_each_option_is_described(options: Any) -> None:
     described = re.findall(r"^    (\w+): ", inspect.getdoc(options) or "", re.MULTILINE)
-    inherited = DataOptions.__annotations__ if options is SourceOptions else ()
-    assert described == [name for name in options.__annotations__ if name not in inherited]
+    inherited = {SourceOptions: DataOptions, FieldOptions: OpenOptions}.get(options)
+    assert described == [n for n in options.__annotations__ if inherited is None or n not in inherited.__annotations__]
 
 
 def test_the_help_of_create_loader_names_each_option() -> None:

@@ -1,0 +1,53 @@
+"""Settings of pipelines, as imagenet_train and the presets take them: fields of ImagePipeline and Augmentations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, TypedDict
+
+from penstock.pipelines.augmentations import Augmentations
+
+Crop = Literal["random_resized", "center", "full", "random", "scale_jitter", "letterbox", "five", "ten"]
+
+
+class PipelineSettings(TypedDict, total=False):
+    """Settings of imagenet_train and of the presets, for functions of your own that pass them on.
+
+    Each is described in help(ImagePipeline) or help(Augmentations).
+    """
+
+    crop: Crop
+    scale: tuple[float, float]
+    ratio: tuple[float, float]
+    center_fraction: float
+    shorter_side: int | tuple[int, int] | None
+    padding: int
+    jitter: tuple[float, float]
+    align: Literal["center", "top_left"]
+    fill: int | Sequence[int]
+    rotate90: float
+    vertical_flip: float
+    flip: float
+    channels: Literal[1, 3]
+    depth: Literal[8, 16]
+    mean: float | Sequence[float]
+    std: float | Sequence[float]
+    exif: Literal["ignore", "apply"]
+    resample: Literal["torch", "pillow"]
+    max_pixels: int
+    augment: Augmentations
+    auto_augment: Literal["rand", "trivial", "timm"] | None
+    rand_ops: int
+    rand_magnitude: int
+    rand_magnitude_std: float
+    three_augment: bool
+    color_jitter: tuple[float, float, float, float] | None
+    color_jitter_probability: float
+    grayscale: float
+    blur: float
+    blur_sigma: tuple[float, float]
+    solarize: float
+    solarize_threshold: int
+    erasing: float
+    mixup: float
+    cutmix: float
