@@ -8,8 +8,10 @@ from contextlib import closing
 from torch import Tensor
 
 from penstock.bench.record.clock import Rate, measure_rate
+from penstock.loaders.front.batch import Batch
 
-Batches = Iterable[tuple[Tensor, ...]]
+AnyBatch = Batch | tuple[Tensor, ...]  # begins with images and labels
+Batches = Iterable[AnyBatch]
 
 
 def loader_rate(loader: Batches, *, seconds: float, device: str = "cpu") -> Rate:
@@ -21,7 +23,7 @@ def loader_rate(loader: Batches, *, seconds: float, device: str = "cpu") -> Rate
         return measure_rate(lambda: next(batches)[1].shape[0], seconds=seconds, device=device)
 
 
-def endless(loader: Batches) -> Generator[tuple[Tensor, ...], None, None]:
+def endless(loader: Batches) -> Generator[AnyBatch, None, None]:
     """Yield the loader's batches, epoch after epoch. Raises ValueError if an epoch has none."""
     while True:
         empty = True

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from penstock.bench.record.loader_rate import Batches
 from penstock.bench.train.step.settings import TrainSettings
 from penstock.bench.train.step.train_step import autocast, class_loss, is_labelled, on_device
 
@@ -22,7 +22,7 @@ class Evaluation:
     images: int
 
 
-def evaluate(model: nn.Module, loader: Iterable[tuple[Tensor, ...]], settings: TrainSettings) -> Evaluation:
+def evaluate(model: nn.Module, loader: Batches, settings: TrainSettings) -> Evaluation:
     """Return loss and accuracy of a model on its device, in evaluation mode; rows with label -1 do not count.
 
     Ranks may make different numbers of steps. Reads the device once. Raises ValueError if no sample has a label.

@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 
 from penstock.bench.record.clock import Clock, Rate, StepTimer, Stopwatch
-from penstock.bench.record.loader_rate import Batches
+from penstock.bench.record.loader_rate import AnyBatch, Batches
 from penstock.bench.train.checkpoint import RunProgress
 from penstock.bench.train.checkpoint_keeper import CheckpointKeeper, StoppedEarly
 from penstock.bench.train.evaluate import Evaluation, evaluate, sum_over_ranks
@@ -201,7 +201,7 @@ class _EpochRunner:
                     self.keeper.after_update(progress)
         return num_steps
 
-    def _until_stopped(self, loader: Batches, progress: RunProgress) -> Iterator[tuple[Tensor, ...]]:
+    def _until_stopped(self, loader: Batches, progress: RunProgress) -> Iterator[AnyBatch]:
         for batch in self._without_draws(loader):
             if self.keeper is not None:
                 self.keeper.between_updates(progress)
@@ -211,7 +211,7 @@ class _EpochRunner:
         return loader if self.keeper is None else _with_generator_restored(loader)
 
 
-def _with_generator_restored(loader: Batches) -> Iterator[tuple[Tensor, ...]]:
+def _with_generator_restored(loader: Batches) -> Iterator[AnyBatch]:
     """Yield the loader's batches; restore torch's generator after the draws of starting it, as for a DataLoader.
 
     Otherwise dropout would depend on the start of workers, and so on whether the run was interrupted.

@@ -90,7 +90,7 @@ def with_fields(source: SourceLike, **fields: Unpack[FieldOptions]) -> Source: .
 @overload
 def with_fields(source: SourceLike, **fields: Any) -> Source: ...  # fields of any name
 def with_fields(source: SourceLike, **fields: Any) -> Source:
-    """Return the data with more fields per sample than image and label; batches are then dicts of tensors by name.
+    """Return the data with more fields per sample than image and label; batches have them by name.
 
         with_fields("images", mask="masks")  # {"images": ..., "labels": ..., "mask": uint8 [batch, height, width]}
         with_fields("images", boxes=Boxes(corners, classes, names=["cat", "dog"]), caption=captions)

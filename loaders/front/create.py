@@ -149,7 +149,7 @@ def create_loader(  # noqa: PLR0913  this function accepts all settings of a loa
             reports them. Pillow and DALI do not; with them every value but "ignore" needs a second check of each file.
         max_bad: count, or fraction as a float below 1.
         with_index: yield (images, labels, index), with index -1 for padding.
-        with_geometry: yield dicts with "geometry", a Geometry. It describes how each image was cropped, placed, rotated
+        with_geometry: add "geometry", a Geometry, to batches. It describes how each image was cropped, placed, rotated
             and flipped, and maps boxes and points back to the image. Refused with mixup and cutmix.
         memory_format: torch.channels_last, or torch.contiguous_format at the cost of a copy. `images.view(len(images),
             -1)` needs the latter; `images.flatten(1)` works with both.

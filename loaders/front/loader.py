@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from penstock.loaders.data.sources.contract import Source, is_fetching
-from penstock.loaders.front.batch import Batch
+from penstock.loaders.front.batch import Batch, make_batch
 from penstock.loaders.front.dataloader_attributes import DataLoaderAttributes
 from penstock.loaders.front.iteration import Item, Iteration, OneThread
 from penstock.loaders.make.engine_contract import Engine
@@ -35,7 +35,7 @@ _CLOSE_S = 5.0  # how long closing a loader may wait for a thread that takes a b
 
 
 class Loader(DataLoaderAttributes):
-    """An iterable over (images, labels), or (images, labels, index) with with_index; made by create_loader.
+    """An iterable over batches, which unpack as (images, labels), or with with_index as (images, labels, index).
 
     fresh --- a batch ---> iterating --- the last batch of the epoch ---> fresh, in the next epoch
                                |-------- set_epoch, load_state_dict ----> fresh, at that place
@@ -54,7 +54,7 @@ class Loader(DataLoaderAttributes):
         source: the data that the schedule numbers.
         named_source: the data that the user passed, even if a cache is read instead.
         with_index: yield the index of each batch, too.
-        as_dicts: yield dicts with fields.
+        as_dicts: yield batches that are dicts, with fields.
         follows: the line of code that makes the loader on every rank, if rank and world size come from the process.
             They are read at the beginning of each iteration, because launchers may start torch.distributed after the
             loader was made. The ranks' loaders are then compared.
@@ -112,20 +112,14 @@ class Loader(DataLoaderAttributes):
         """Return the number of steps of this whole epoch: equal on all ranks, or with pad=False that of this rank."""
         return self._current_schedule(certain=False).served_steps(epoch=self._cursor.epoch)
 
-    def __iter__(self) -> Iterator[Any]:
-        return self._for_one_thread(self._tuples())
+    def __iter__(self) -> Iterator[Batch]:
+        return self._for_one_thread(self._begin_at_first_batch())
 
-    def _tuples(self) -> Generator[Any, None, None]:
-        for batch in self.batches():
-            if self._as_dicts:
-                yield batch.as_dict(with_index=self._with_index)
-            elif self._with_index:
-                yield batch.images, batch.labels, torch.from_numpy(batch.index)
-            else:
-                yield batch.images, batch.labels
+    def _begin_at_first_batch(self) -> Generator[Batch, None, None]:
+        yield from self.batches()
 
     def batches(self) -> Iterator[Batch]:
-        """Iterate over the same batches as Batch objects, with index, crop windows, flips, epoch and step."""
+        """Iterate over the batches, as the loader itself does, but begin this iteration at once."""
         if self._closed:
             raise self._misuse("the loader is closed", "make a new loader")
         self._refuse_after_fork()
@@ -150,7 +144,7 @@ class Loader(DataLoaderAttributes):
             if was.ledger is not None:
                 self._ledgers[begin.epoch] = was.ledger
 
-    def _iterate_from(self, cursor: Cursor) -> Iterator[tuple[torch.Tensor, ...]]:
+    def _iterate_from(self, cursor: Cursor) -> Iterator[Batch]:
         self._go_to(cursor, looks=self._iteration.looks)
         return iter(self)
 
@@ -176,9 +170,17 @@ class Loader(DataLoaderAttributes):
                 self._iteration = Iteration(self._cursor, left=self._cursor)
                 if self._agreement is not None:
                     self._agreement.end(iteration.steps, iteration.begin, iteration.left)
-            host = batch.host
-            if len(host.index):  # otherwise all of its samples are bad, or belong to other ranks
-                yield Batch(batch.images, batch.labels, host.index, *host.plan, epoch, step, batch.fields)
+            if len(batch.host.index):  # otherwise all of its samples are bad, or belong to other ranks
+                yield self._hand_over(batch, epoch, step)
+
+    def _hand_over(self, batch: DeviceBatch, epoch: int, step: int) -> Batch:
+        host = batch.host
+        content = {"patches" if "patch_valid" in batch.fields else "images": batch.images, "labels": batch.labels}
+        content |= batch.fields
+        if self._with_index:
+            content["index"] = torch.from_numpy(host.index)
+        about = {"index": host.index, **host.plan._asdict(), "epoch": epoch, "step": step, "_source": self.named_source}
+        return make_batch(content, about, is_dict=self._as_dicts)
 
     def _check_current(self, iteration: Iteration) -> None:
         if self._closed or iteration is not self._iteration:

@@ -6,6 +6,7 @@ import gc
 import itertools
 import json
 import os
+import pickle
 import threading
 import time
 from pathlib import Path
@@ -134,6 +135,17 @@ def test_an_epoch_serves_each_sample_at_most_once_with_its_label(photos: Path, r
         rows = rows_of([step for step in reference if step.epoch == epoch])
         assert len({row.index for row in rows}) == len(rows) == NUM_PHOTOS // 12 * 12
         assert all(names[row.index].startswith(b"class%d" % row.label) for row in rows)
+
+
+def test_a_batch_unpacks_and_names_its_samples(photos: Path, backend: dict[str, Any]) -> None:
+    names = sorted(str(path.relative_to(photos)) for path in photos.rglob("*.jpg"))
+    with open_loader(photos, evaluate=True, batch_size=40, pad=True, with_index=True, **backend) as loader:
+        for batch in loader:
+            images, labels, index = batch
+            assert (images, labels, index) == (batch.images, batch["labels"], batch[2])
+            assert batch.names == [names[number] if number >= 0 else "" for number in index.tolist()]
+            again = pickle.loads(pickle.dumps(batch.to("cpu")))
+            assert (again.names, record(again, loader)) == (batch.names, record(batch, loader))
 
 
 # ---- elastic order ----

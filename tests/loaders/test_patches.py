@@ -125,8 +125,8 @@ def test_batches_are_dicts_that_a_model_accepts(tmp_path: Path) -> None:
         batches = list(loader)
     assert sorted(tuple(batch["patches"].shape) for batch in batches) == [(3, 20, 192), (6, 10, 192)]
     for batch in batches:
-        assert list(batch) == ["patches", "labels", "patch_coord", "patch_valid", "index"]
-        assert [batch[name].dtype for name in batch] == [
+        assert list(batch.keys()) == ["patches", "labels", "patch_coord", "patch_valid", "index"]
+        assert [value.dtype for value in batch.values()] == [
             torch.float32,
             torch.int64,
             torch.int64,

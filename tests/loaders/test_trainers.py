@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.utils.data import IterableDataset, TensorDataset, get_worker_info
 
-from penstock.loaders import DataLoader, create_loader
+from penstock.loaders import DataLoader, create_loader, with_fields
 from penstock.loaders.front.loader import Loader
 from penstock.pipelines import imagenet_eval, imagenet_train
 
@@ -129,6 +129,39 @@ def test_a_checkpoint_of_any_step_continues_the_stream_and_the_training(
     assert head == whole[:stop]
     assert tail == whole[stop:]
     assert torch.equal(weights, continued)
+
+
+@pytest.mark.parametrize("has_fields", [False, True], ids=["pairs", "fields"])
+def test_trainers_move_a_batch_and_keep_it(photos: Path, *, has_fields: bool) -> None:
+    from accelerate.utils import find_batch_size, recursively_apply, send_to_device
+    from lightning.fabric.utilities.apply_func import move_data_to_device
+    from lightning.pytorch.utilities.data import extract_batch_size
+
+    data = with_fields(photos, text=list(map(str, range(NUM_PHOTOS)))) if has_fields else photos
+    with open_loader(data) as loader:
+        batch = next(iter(loader))
+    meta = torch.device("meta")
+    for moved in (send_to_device(batch, meta, non_blocking=True), move_data_to_device(batch, meta)):
+        assert type(moved) is type(batch)
+        assert {each.device for each in (moved.images, moved.labels, moved["index"])} == {meta}
+        assert moved.fields == batch.fields
+        assert moved.index is batch.index
+    assert find_batch_size(batch) == extract_batch_size(batch) == BATCH
+    shapes = recursively_apply(lambda tensor: tensor.shape, batch)  # Accelerate's functions on tuples and dicts
+    assert type(shapes) is (dict if has_fields else tuple)
+
+
+def test_distributed_data_parallel_takes_a_batch(photos: Path) -> None:
+    """torch's functions that move the arguments of a parallel model."""
+    from torch.distributed.utils import _recursive_to
+
+    for data in (photos, with_fields(photos, text=list(map(str, range(NUM_PHOTOS))))):
+        with open_loader(data) as loader:
+            batch = next(iter(loader))
+        (moved,) = _recursive_to(batch, torch.device("cpu"), use_side_stream_for_tensor_copies=False)
+        assert type(moved) is (dict if isinstance(batch, dict) else tuple)
+        parts = list(moved.values() if isinstance(moved, dict) else moved)
+        assert [str(part) for part in parts] == [str(part) for part in batch.values()]
 
 
 def test_skip_first_batches_of_accelerate_makes_no_skipped_batch(photos: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Any, cast
 
@@ -14,6 +14,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_
 
+from penstock.bench.record.loader_rate import Batches
 from penstock.bench.train.step.activation_checkpoints import checkpoint_activations
 from penstock.bench.train.step.optimizers import make_optimizer
 from penstock.bench.train.step.schedules import make_schedule
@@ -59,7 +60,7 @@ def num_labelled(labels: Tensor) -> Tensor:
     return is_labelled(labels).sum()
 
 
-def on_device(batches: Iterable[tuple[Tensor, ...]], settings: TrainSettings) -> Iterator[tuple[Tensor, Tensor]]:
+def on_device(batches: Batches, settings: TrainSettings) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield (images, labels) on the device, from batches that begin with them.
 
     Images are floating point (N, C, H, W) in the settings' memory format, float32 unless AMP is on. Copies from pinned

@@ -54,7 +54,7 @@ class Change:
                 continue
             parts[name] = part.clone() if hasattr(part, "clone") else part.copy()
             parts[name][2] ^= change
-        return replace(batch, **parts)
+        return batch.replace(**parts)
 
 
 class Apart(Altered):
@@ -70,7 +70,7 @@ class Apart(Altered):
             chosen = images[: self._left]
             chosen += (chosen < 128).to(chosen.dtype) * 2 * self._levels - self._levels  # uint8 wraps: plus or minus
             self._left = max(0, self._left - len(images))
-            yield replace(batch, images=images)
+            yield batch.replace(images=images)
 
 
 def serve_otherwise(monkeypatch: pytest.MonkeyPatch, change: Change) -> None:

@@ -148,10 +148,10 @@ def test_geometry_covers_images_cut_into_patches(data: PhotoFields, tmp_path: Pa
 def test_data_without_fields_is_served_as_dicts(data: PhotoFields, tmp_path: Path) -> None:
     options = options_of("threads", tmp_path)
     with create_loader(data.photos, pipeline=imagenet_eval(24), **options) as loader:
-        assert list(next(iter(loader))) == ["images", "labels", "geometry"]
+        assert list(next(iter(loader)).keys()) == ["images", "labels", "geometry"]
     with create_loader(data.photos, pipeline=imagenet_eval(24), with_index=True, **options) as loader:
         batch = next(iter(loader))
-    assert list(batch) == ["images", "labels", "geometry", "index"]
+    assert list(batch.keys()) == ["images", "labels", "geometry", "index"]
     assert batch["geometry"].sizes.tolist() == [list(data.sizes[index]) for index in batch["index"].tolist()]
     with create_loader(data.photos, pipeline=imagenet_eval(24), **{**options, "with_geometry": False}) as loader:
         assert isinstance(next(iter(loader)), tuple)
