@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Literal, TypedDict
 
 from penstock.pipelines.augmentations import Augmentations
+from penstock.pipelines.image_types import Interpolation
 
 Crop = Literal["random_resized", "center", "full", "random", "scale_jitter", "letterbox", "five", "ten"]
 
@@ -33,6 +34,7 @@ class PipelineSettings(TypedDict, total=False):
     mean: float | Sequence[float]
     std: float | Sequence[float]
     exif: Literal["ignore", "apply"]
+    interpolation: Interpolation | Literal["random"]
     resample: Literal["torch", "pillow"]
     max_pixels: int
     augment: Augmentations

@@ -10,6 +10,7 @@ import numpy as np
 from typing_extensions import Unpack
 
 from penstock.pipelines.augmentations import NO_AUGMENTATIONS, Augmentations
+from penstock.pipelines.image_types import INTERPOLATIONS, Interpolation
 from penstock.pipelines.messages.checked import (
     checked_choice,
     checked_int,
@@ -77,7 +78,7 @@ _CROPS_OF_SETTING = {
 class ImagePipeline:
     """Settings of the sample stage, which handles each image, and the batch stage, which handles each batch.
 
-    Sample stage, in whole levels: crop, antialiased bilinear resize to `size`, rotation, vertical and horizontal flip.
+    Sample stage, in whole levels: crop, antialiased resize to `size`, rotation, vertical and horizontal flip.
     Batch stage, on the target device: `augment`, then `(pixel / 255 - mean) / std` for each channel.
     Raises ValueError for settings that cannot work.
 
@@ -110,7 +111,10 @@ class ImagePipeline:
         mean: mean of each channel (red, green, blue; one number for channels=1), on a scale from 0 to 1.
         std: standard deviation of each channel, on the same scale.
         exif: "ignore" leaves the pixels as stored (torchvision's choice), "apply" turns them upright first.
-        resample: resize kernel, "torch" or "pillow" (Pillow-SIMD where installed); they agree within one level.
+        interpolation: filter of the resize: "bilinear", "bicubic", "lanczos", "box", "nearest" (without antialiasing),
+            or "random", which draws bilinear or bicubic for each image as timm does. Masks use the nearest pixel.
+        resample: resize kernel, "torch" or "pillow" (Pillow-SIMD where installed); they agree within one level if
+            bilinear.
         max_pixels: an image that declares more pixels is rejected before memory is allocated for it.
         augment: augmentations beyond crop and flip.
     """
@@ -133,6 +137,7 @@ class ImagePipeline:
     mean: tuple[float, ...] = IMAGENET_MEAN
     std: tuple[float, ...] = IMAGENET_STD
     exif: Literal["ignore", "apply"] = "ignore"
+    interpolation: Interpolation | Literal["random"] = "bilinear"
     resample: Literal["torch", "pillow"] = "torch"
     max_pixels: int = DEFAULT_MAX_PIXELS
     augment: Augmentations = NO_AUGMENTATIONS
@@ -141,6 +146,7 @@ class ImagePipeline:
         checked_choice("crop", self.crop, CROPS)
         checked_choice("align", self.align, ("center", "top_left"))
         checked_choice("exif", self.exif, ("ignore", "apply"))
+        checked_choice("interpolation", self.interpolation, (*INTERPOLATIONS, "random"))
         checked_choice("resample", self.resample, ("torch", "pillow"))
         for name, allowed in (("channels", (1, 3)), ("depth", (8, 16))):
             if checked_int(name, getattr(self, name)) not in allowed:
@@ -191,7 +197,7 @@ class ImagePipeline:
     def random(self) -> bool:
         """Whether anything is drawn at random; if not, every epoch yields the same pixels."""
         drawn = self.flip > 0 or self.vertical_flip > 0 or self.rotate90 > 0
-        return drawn or self.crop in _RANDOM_CROPS or self.augment.active
+        return drawn or self.crop in _RANDOM_CROPS or self.interpolation == "random" or self.augment.active
 
     @property
     def shorter_side_range(self) -> tuple[int, int]:
@@ -203,7 +209,8 @@ class ImagePipeline:
     def is_plain(self) -> bool:
         """Whether images are colour crops that fill the output and are not turned: all decoders can make these."""
         placed = self.crop not in ("random_resized", "center", "full") or self.shorter_side is not None
-        return not placed and not self.vertical_flip and not self.rotate90 and (self.channels, self.depth) == (3, 8)
+        plain = (self.channels, self.depth) == (3, 8) and self.interpolation in ("bilinear", "bicubic", "random")
+        return plain and not placed and not self.vertical_flip and not self.rotate90
 
     @property
     def num_views(self) -> int:

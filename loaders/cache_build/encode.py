@@ -18,7 +18,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 import simplejpeg
-import torch
 
 from penstock.loaders.data.cache.format import (
     FILE,
@@ -37,9 +36,9 @@ from penstock.pipelines.jpeg import header as jpeg
 from penstock.pipelines.jpeg import strips
 from penstock.pipelines.native.library import native_library
 from penstock.pipelines.native.recode import NativeRecoder
+from penstock.pipelines.resampling import resize
 from penstock.pipelines.sample.decode import ImageDecoder, ImageInfo, choose_jpeg_decoder
 from penstock.pipelines.sample.orientation import swaps_sides
-from penstock.pipelines.sample.resize import resize_torch
 from penstock.pipelines.spec import ImagePipeline
 
 # Distance between restart markers. At 32 pixels, the copies are 1.003 times as large as the photos and cropping takes
@@ -226,9 +225,7 @@ def shrink(pixels: Pixels, encoding: Encoding) -> Pixels:
     width, height = shrink_size(pixels.shape[1], pixels.shape[0], encoding)
     if (height, width) == pixels.shape[:2]:
         return np.ascontiguousarray(pixels)
-    slot = torch.empty((1, 3, height, width), dtype=torch.uint8, device="cpu", memory_format=torch.channels_last)
-    resize_torch(pixels, slot)
-    return np.ascontiguousarray(slot.permute(0, 2, 3, 1)[0].numpy())
+    return resize(pixels, (height, width))
 
 
 def _as_stored(upright: ImageInfo, label: int) -> tuple[_Origin, ImageInfo]:

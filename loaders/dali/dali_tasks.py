@@ -12,7 +12,7 @@ from penstock.loaders.make.batch_part import BatchPart
 from penstock.loaders.make.batch_planner import BatchPlanner
 from penstock.loaders.make.native_rows import NativeRows, note_rows
 from penstock.loaders.make.producer import Producer
-from penstock.loaders.make.python_rows import PythonRows
+from penstock.loaders.make.python_rows import PythonRows, choose_filter
 from penstock.loaders.make.sample_reader import Loaded
 from penstock.pipelines.image_types import Window
 from penstock.pipelines.jpeg import header as jpeg
@@ -50,7 +50,8 @@ class CropTaskProducer(Producer):
             return None
         flips = (prepared.rows["flip"] != 0).tolist()
         height, width, _ = slot.layout.images[0].shape
-        tasks = map(CropTask, prepared.data, prepared.inside, flips, repeat((height, width)))
+        filters = prepared.rows["interpolation"].tolist()
+        tasks = map(CropTask, prepared.data, prepared.inside, flips, repeat((height, width)), filters)
         self._tasks.update(zip(prepared.rows["row"].tolist(), tasks, strict=True))
         note_rows(prepared.rows[:, None], slot.rows)
         return prepared.rows["row"].astype(np.intp)
@@ -74,7 +75,7 @@ class _CropTaskRows(PythonRows):
         if self._checked:
             self._reader.crop(item, window)
         height, width, _ = batch.crops.layout.images[0].shape
-        self._tasks[row] = task._replace(size=(height, width))
+        self._tasks[row] = task._replace(size=(height, width), interpolation=choose_filter(batch, row, item.sample))
 
     def _task(self, item: Loaded, window: Window, flip: bool) -> CropTask | None:
         """Return the task of a row; None if DALI would decode it differently from the other decoders.

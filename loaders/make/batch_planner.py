@@ -20,6 +20,7 @@ from penstock.loaders.order.cursor import Cursor
 from penstock.loaders.order.epoch_steps import Shape
 from penstock.loaders.order.schedule import Schedule
 from penstock.pipelines.plan.augmentations import AugmentPlan, BatchKey, plan_augmentations
+from penstock.pipelines.plan.crops import choose_filters
 from penstock.pipelines.plan.patch_grids import plan_patches
 from penstock.pipelines.spec import ImagePipeline
 
@@ -150,7 +151,8 @@ class BatchPlanner:
             crops, rounds = self._crops(batch_size, shape), schedule.rounds
             if rounds is not None and isinstance(shape, int):
                 grid = rounds.patch, shape, rounds.max_ratio
-                plan = Plan(partial(plan_patches, self.pipeline, grid, *drawn_by), crops)
+                filters = partial(choose_filters, self.pipelines, *drawn_by)
+                plan = Plan(partial(plan_patches, self.pipeline, grid, *drawn_by), filters, crops)
             else:
                 plan = plan_images(self._views(shape), *drawn_by, crops)
             found = transformed_layout(crops, self.transforms), plan

@@ -29,7 +29,7 @@ from penstock.pipelines.native.rows import (
     Rows,
     upright_sizes,
 )
-from penstock.pipelines.plan.crops import BatchPlan, native_crops, plan_views
+from penstock.pipelines.plan.crops import BatchPlan, choose_filters, native_crops, plan_views
 from penstock.pipelines.spec import ImagePipeline
 
 Keys = npt.NDArray[np.int64] | None
@@ -43,11 +43,13 @@ class Plan(NamedTuple):
 
     Attributes:
         draw: (view, keys, widths, heights), int64 [n] each except the view -> crops of these images.
+        filters: (view, keys) -> filters of their resizes, uint8 [n], numbers of INTERPOLATIONS.
         layout: layout of the images before transforms.
         crops: the same as `draw` for the native library and this layout; None if only `draw` supports it.
     """
 
     draw: Callable[[int, npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]], BatchPlan]
+    filters: Callable[[int, npt.NDArray[np.int64]], npt.NDArray[np.uint8]]
     layout: BatchLayout
     crops: Crops | None = None
 
@@ -55,7 +57,8 @@ class Plan(NamedTuple):
 def plan_images(pipelines: Sequence[ImagePipeline], seed: int, epoch: int, layout: BatchLayout) -> Plan:
     """Return the plan of the images of `layout`, one pipeline for each view."""
     crops = native_crops(pipelines, seed, epoch, layout.offsets)
-    return Plan(partial(plan_views, pipelines, seed, epoch), layout, crops)
+    drawn_by = pipelines, seed, epoch
+    return Plan(partial(plan_views, *drawn_by), partial(choose_filters, *drawn_by), layout, crops)
 
 
 class Prepared(NamedTuple):
@@ -240,7 +243,7 @@ def _draw(rows: Rows, plan: Plan, keys: Keys, view: int = 0) -> None:
     numbers = rows["sample"].astype(np.int64) if keys is None else keys[rows["row"]]
     drawn = plan.draw(view, numbers, *upright_sizes(rows))
     rows["window"], rows["place"] = drawn.windows, drawn.places
-    rows["turn"], rows["flip"] = drawn.turns, drawn.flips
+    rows["turn"], rows["flip"], rows["interpolation"] = drawn.turns, drawn.flips, plan.filters(view, numbers)
 
 
 def note_rows(filled: Rows, rows: npt.NDArray[np.void]) -> None:

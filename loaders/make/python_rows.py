@@ -16,6 +16,7 @@ from penstock.loaders.make.sample_reader import Loaded, SampleReader
 from penstock.loaders.make.worker_fields import WorkerFields
 from penstock.loaders.order.ledger import BadSample
 from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.image_types import INTERPOLATIONS
 from penstock.pipelines.plan.crops import BatchPlan
 from penstock.pipelines.sample.decode import ImageDecoder
 from penstock.pipelines.sample.patches import view_image
@@ -138,13 +139,14 @@ class PythonRows:
             if self._planner.on_repaired != "count":
                 raise error
             batch.repaired[row] = self._bad(row, item.sample, error)._replace(substitute=item.sample)
-        for (x, y, w, h), plan, images in zip(windows, plans, batch.crops.images, strict=True):
+        filters = [choose_filter(batch, row, item.sample, view) for view in range(len(plans))]
+        for (x, y, w, h), plan, images, number in zip(windows, plans, batch.crops.images, filters, strict=True):
             crop = pixels[y - top : y - top + h, x - left : x - left + w]
             own, place = images[row : row + 1], plan.places[at].tolist()
             if batch.crops.layout.patch:
                 own = view_image(own[0], place[2], place[3], self._planner.pipeline.channels)[None]
             slot = torch.from_numpy(own).permute(0, 3, 1, 2)
-            placing: Any = tuple(place), int(plan.turns[at]), self._planner.pipeline.fill
+            placing: Any = tuple(place), int(plan.turns[at]), self._planner.pipeline.fill, INTERPOLATIONS[number]
             write_sample(crop, slot, bool(plan.flips[at]), self._resize, *placing)
 
     def _bad(self, row: int, sample: int, error: LoaderError) -> BadSample:
@@ -154,6 +156,12 @@ class PythonRows:
             raise error.locate(sample=sample, path=path) from error
         raised = None if self._planner.substitute else error.__cause__  # replaced samples are kept for an epoch
         return BadSample(sample, error.code, error.cause, path, -1, row, error.fix, raised)
+
+
+def choose_filter(batch: BatchPart, row: int, sample: int, view: int = 0) -> int:
+    """Return the filter by which `sample` is resized for a row of the batch, a number of INTERPOLATIONS."""
+    key = sample if batch.keys is None else batch.keys[row]
+    return int(batch.content.plan.filters(view, np.array([key], np.int64))[0])
 
 
 def pad_rows(which: int | npt.NDArray[np.intp], slot: Slot) -> None:

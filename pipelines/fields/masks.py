@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.image_types import TRANSPOSED, UPSIDE_DOWN, Window
+from penstock.pipelines.resampling import find_nearest
 
 Mask = npt.NDArray[Any]
 _ONE_CHANNEL = ("1", "L", "P", "I", "I;16", "I;16B")  # Pillow's modes with one integer per pixel
@@ -34,7 +35,7 @@ def window_of_mask(
     """Return the window of a mask, integers [h, w], as BatchPlan defines it for an image: [height, width].
 
     Each output pixel has the value of the source pixel under its centre, exactly as with Pillow's NEAREST, which
-    torchvision uses for PIL images; the image's bilinear filter has the same centre. Pixels outside `place` are
+    torchvision uses for PIL images; the filters of images have the same centre. Pixels outside `place` are
     `ignore_index`. The result is written to `out` if given.
     """
     height, width = out_size
@@ -42,22 +43,12 @@ def window_of_mask(
     turned = whole[:, ::-1] if flip else whole
     turned = turned[::-1] if turn & UPSIDE_DOWN else turned
     turned = turned.T if turn & TRANSPOSED else turned
-    rows, columns = _sources(window[1], window[3], place[3]), _sources(window[0], window[2], place[2])
+    rows, columns = window[1] + find_nearest(window[3], place[3]), window[0] + find_nearest(window[2], place[2])
     if place != (0, 0, width, height):
         turned[...] = ignore_index
     inside = turned[place[1] : place[1] + place[3], place[0] : place[0] + place[2]]
     inside[...] = mask[rows].take(columns, 1)
     return whole
-
-
-def _sources(begin: int, length: int, count: int) -> npt.NDArray[np.intp]:
-    """Return the source pixel under the centre of each of `count` output pixels over `length` source pixels.
-
-    A centre between two pixels is rounded as Pillow's sum of steps in float64 is.
-    """
-    steps = np.full(count, length / count)
-    steps[0] /= 2
-    return begin + np.cumsum(steps).astype(np.intp).clip(max=length - 1)
 
 
 def encode_mask(mask: Mask) -> bytes:

@@ -163,7 +163,7 @@ static pn_result draw_row(pn_worker *worker, const pn_task *task, const pn_row *
   const uint8_t *pixels = view.pixels + (size_t)(window.y - all.y) * view.stride + 3 * (size_t)(window.x - all.x);
   pn_canvas canvas = {.pixels = task->images + row->out, .width = row->out_width, .height = row->out_height};
   canvas.channels = task->channels, canvas.place = row->place, canvas.fill = task->fill;
-  canvas.turn = row->turn, canvas.flip = row->flip;
+  canvas.turn = row->turn, canvas.flip = row->flip, canvas.interpolation = row->interpolation;
   return pn_draw(pixels, view.stride, window.width, window.height, row->orientation, &canvas, &worker->resizing,
                  &worker->whole);
 }
@@ -234,6 +234,7 @@ int pn_plan(pn_worker *worker, pn_task *task, pn_row *rows, int32_t count) {
     row->out_height = crops->height;
     row->flip = crop.flip;
     row->turn = crop.turn;
+    row->interpolation = crop.interpolation;
   }
   return PN_OK;
 }

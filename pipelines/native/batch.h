@@ -38,6 +38,7 @@ typedef struct {
   uint8_t kind, orientation, mcu_width, mcu_height, flip, turn;
   uint8_t repeats; /* the same image as in the previous row: it is read and decoded once for all rows that repeat it */
   uint8_t exif;    /* EXIF orientation of the file, applied or not; 0 if Python must read it */
+  uint8_t interpolation; /* filter of the resize */
 } pn_row;
 
 /* Settings and memory that all rows of a batch share. */

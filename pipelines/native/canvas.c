@@ -28,7 +28,7 @@ static pn_result draw_rgb(const uint8_t *from, size_t stride, int32_t width, int
   int32_t y = upside_down ? canvas->height - 1 - at.y : at.y;
   uint8_t *first = rgb + y * row_bytes + 3 * (ptrdiff_t)x;
   return pn_resize(from, stride, width, height, first, upside_down ? -row_bytes : row_bytes, at.width, at.height, flip,
-                   orientation, scratch);
+                   orientation, canvas->interpolation, scratch);
 }
 
 /* Convert to a grey level, as Pillow converts RGB to L. */

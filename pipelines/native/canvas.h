@@ -9,10 +9,11 @@ enum { PN_UPSIDE_DOWN = 1, PN_TRANSPOSED = 2 }; /* bits of a turn; transposed fi
 typedef struct {
   uint8_t *pixels; /* uint8 [height][width][channels], contiguous */
   int32_t width, height;
-  int32_t channels;    /* 3 for RGB, 1 for grey levels */
-  pn_window place;     /* where the crop goes, before the image is turned */
-  const uint8_t *fill; /* red, green and blue of the rest */
-  int turn, flip;      /* flip: mirrored left to right, after the turn */
+  int32_t channels;      /* 3 for RGB, 1 for grey levels */
+  pn_window place;       /* where the crop goes, before the image is turned */
+  const uint8_t *fill;   /* red, green and blue of the rest */
+  int turn, flip;        /* flip: mirrored left to right, after the turn */
+  int32_t interpolation; /* of the resize */
 } pn_canvas;
 
 /* Resize pixels (as for pn_resize) to their place. `scratch` and `whole` are memory. PN_UNSUPPORTED for a place outside

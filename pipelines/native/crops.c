@@ -8,7 +8,7 @@
 
 #define TRIES 10
 #define FIRST_TRY_BLOCK 1 /* the first block holds the flip, x, y and the vertical flip */
-#define ROTATION_BLOCK 6
+#define LAST_BLOCK 6      /* holds the rotation and the interpolation */
 #define SLACK 0x1p-50     /* relative: more than the difference between two libraries' exp */
 #define MAX_DOUBLE 0x1p62 /* larger ones do not fit into an int64 */
 
@@ -72,14 +72,13 @@ static pn_window centre_window(const pn_crops *crops, int32_t width, int32_t hei
 }
 
 /* A rotation first, by quarters counter-clockwise, then the vertical flip, then the horizontal one. */
-static void draw_turn(const pn_crops *crops, int64_t number, const uint32_t first[PN_BLOCK_WORDS], pn_crop *out) {
+static void draw_turn(const pn_crops *crops, const uint32_t first[PN_BLOCK_WORDS], const uint32_t last[PN_BLOCK_WORDS],
+                      pn_crop *out) {
   static const uint8_t turns[] = {0, PN_TRANSPOSED | PN_UPSIDE_DOWN, PN_UPSIDE_DOWN, PN_TRANSPOSED};
   static const uint8_t flips[] = {0, 0, 1, 1};
   int quarters = 0;
   if (crops->rotate90 > 0) {
-    uint32_t words[PN_BLOCK_WORDS];
-    draw_block(crops, number, ROTATION_BLOCK, words);
-    double share = uniform(words[0]) / crops->rotate90;
+    double share = uniform(last[0]) / crops->rotate90;
     quarters = share < 1 ? 1 + (int)floor(share * 3) : 0;
   }
   out->flip = (uint8_t)((uniform(first[0]) < crops->flip) ^ flips[quarters]);
@@ -87,12 +86,16 @@ static void draw_turn(const pn_crops *crops, int64_t number, const uint32_t firs
 }
 
 int pn_draw_crop(const pn_crops *crops, int64_t number, int32_t width, int32_t height, pn_crop *out) {
-  uint32_t first[PN_BLOCK_WORDS];
+  uint32_t first[PN_BLOCK_WORDS], last[PN_BLOCK_WORDS];
+  const int is_drawn = crops->interpolation < 0;
   *out = (pn_crop){.window = {0, 0, width, height}};
+  if (crops->rotate90 > 0 || is_drawn) draw_block(crops, number, LAST_BLOCK, last);
   if (crops->is_random) {
     draw_block(crops, number, 0, first);
-    draw_turn(crops, number, first, out);
+    draw_turn(crops, first, last, out);
   }
+  if (!is_drawn) out->interpolation = (uint8_t)crops->interpolation;
+  else out->interpolation = uniform(last[1]) < 0.5 ? PN_BILINEAR : PN_BICUBIC;
   if (crops->kind == PN_CENTRE) out->window = centre_window(crops, width, height);
   return crops->kind != PN_RANDOM_RESIZED || draw_window(crops, number, width, height, first, &out->window);
 }

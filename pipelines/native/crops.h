@@ -17,12 +17,13 @@ typedef struct {
   uint32_t epoch, stream;
   int32_t kind, is_random;
   int32_t width, height; /* of the output image */
+  int32_t interpolation; /* filter of the resize; -1 to draw bilinear or bicubic */
 } pn_crops;
 
 /* What is drawn for one image. */
 typedef struct {
   pn_window window;
-  uint8_t flip, turn;
+  uint8_t flip, turn, interpolation;
 } pn_crop;
 
 /* Draw the crop of an image of this size for the sample with this number. Return 0 if the last bits of exp decide a

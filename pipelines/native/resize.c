@@ -1,93 +1,16 @@
-/* The resize: weights, and two passes over the rows of an image.
+/* The resize: two passes over the rows of an image.
  *
- * The arithmetic is torch's for uint8. Weights are those of a triangle as wide as the scale, computed in double and
- * rounded to at most 15 bits. The horizontal pass comes first, and its result is rounded to uint8. A side that keeps
- * its length is not resampled. */
+ * The arithmetic is torch's for uint8: the horizontal pass comes first, and its result is rounded to uint8. A side that
+ * keeps its length is not resampled. */
 #include "resize.h"
 
 #include <string.h>
 
-#define GROUP 4 /* outputs that the AVX2 kernel makes together: the tables are padded to a multiple of it */
-#define MAX_PRECISION 22
-
-static double find_support(int32_t in, int32_t out) {
-  double scale = (double)in / out;
-  return scale >= 1 ? scale : 1;
-}
-
-/* Return the largest number of taps that a sample can have, rounded up to an even one. */
-static size_t max_taps(int32_t in, int32_t out) {
-  double support = find_support(in, out);
-  size_t up = (size_t)support;
-  if ((double)up < support) up++;
-  return 2 * up + 2;
-}
-
-static size_t pad_length(int32_t length) { return ((size_t)length + GROUP - 1) / GROUP * GROUP; }
-
-static size_t axis_bytes(int32_t in, int32_t out) {
-  return pn_align(2 * pad_length(out) * sizeof(int32_t)) +
-         pn_align(pad_length(out) * max_taps(in, out) * sizeof(int16_t));
-}
-
-/* Return the bytes of the weights as doubles, before they are rounded; both sides use the same memory. */
-static size_t exact_bytes(int32_t in, int32_t out) { return (size_t)out * max_taps(in, out) * sizeof(double); }
-
-/* Set the weights of one sample, which sum to 1, and return the largest. */
-static double set_exact_weights(double *weights, int32_t first, int32_t size, double center, double inverse) {
-  double total = 0, largest = 0;
-  for (int32_t k = 0; k < size; k++) {
-    double distance = ((double)(first + k) - center + 0.5) * inverse;
-    double weight = 1 - (distance < 0 ? -distance : distance);
-    weights[k] = weight > 0 ? weight : 0;
-    total += weights[k];
-  }
-  if (total == 0) return 0;
-  for (int32_t k = 0; k < size; k++) {
-    weights[k] /= total;
-    largest = weights[k] > largest ? weights[k] : largest;
-  }
-  return largest;
-}
-
-/* Make the tables of one side in `memory`, of axis_bytes; `mirror`: from the last sample to the first. */
-static pn_axis make_axis(int32_t in, int32_t out, int mirror, uint8_t *memory, double *exact) {
-  double scale = (double)in / out, support = find_support(in, out), inverse = scale >= 1 ? 1 / scale : 1;
-  int32_t most = (int32_t)max_taps(in, out), longest = 1;
-  pn_axis axis = {.first = (int32_t *)memory, .length = out};
-  axis.size = axis.first + pad_length(out);
-  axis.weights = (int16_t *)(memory + pn_align(2 * pad_length(out) * sizeof(int32_t)));
-  double largest = 0;
-  for (int32_t i = 0; i < out; i++) {
-    double center = scale * (i + 0.5), low = center - support + 0.5, high = center + support + 0.5;
-    int32_t at = mirror ? out - 1 - i : i, first = low > 0 ? (int32_t)low : 0;
-    /* Below `most`, because high - low is twice the support; above 0, because that is at least 2 and `low` is below
-     * `in`. */
-    int32_t size = (high < in ? (int32_t)high : in) - first;
-    double weight = set_exact_weights(exact + (size_t)at * (size_t)most, first, size, center, inverse);
-    largest = weight > largest ? weight : largest;
-    longest = size > longest ? size : longest;
-    axis.first[at] = first;
-    axis.size[at] = size;
-  }
-  axis.taps = (longest + 1) & ~1;
-  while (axis.precision < MAX_PRECISION && 0.5 + largest * (1 << (axis.precision + 1)) < 1 << 15) axis.precision++;
-  memset(axis.weights, 0, pad_length(out) * (size_t)axis.taps * sizeof(int16_t));
-  for (int32_t i = 0; i < out; i++) {
-    const double *from = exact + (size_t)i * (size_t)most;
-    int16_t *to = axis.weights + (size_t)i * (size_t)axis.taps;
-    for (int32_t k = 0; k < axis.size[i]; k++) to[k] = (int16_t)(0.5 + from[k] * (1 << axis.precision));
-  }
-  for (size_t i = (size_t)out; i < pad_length(out); i++) {
-    axis.first[i] = axis.first[out - 1];
-    axis.size[i] = 0;
-  }
-  return axis;
-}
+#include "resize_axis.h"
 
 static uint8_t round_sum(int32_t sum, int precision) {
   int32_t value = sum >> precision;
-  return (uint8_t)(value > 255 ? 255 : value);
+  return (uint8_t)(value > 255 ? 255 : value < 0 ? 0 : value);
 }
 
 void pn_horizontal_generic(const pn_axis *axis, const uint8_t *const in[PN_ROWS], uint8_t *const out[PN_ROWS]) {
@@ -201,24 +124,25 @@ static size_t max(size_t a, size_t b) { return a > b ? a : b; }
 
 pn_result pn_resize(const uint8_t *rgb, size_t stride, int32_t width, int32_t height, uint8_t *out,
                     ptrdiff_t out_stride, int32_t out_width, int32_t out_height, int flip, int32_t orientation,
-                    pn_memory *scratch) {
+                    int32_t interpolation, pn_memory *scratch) {
   const int32_t sides[4] = {width, height, out_width, out_height};
   for (int i = 0; i < 4; i++) {
     if (sides[i] < 1 || sides[i] > PN_MAX_SIDE) return PN_UNSUPPORTED;
   }
   if (orientation < 1 || orientation > 8 || stride < 3 * (size_t)width) return PN_UNSUPPORTED;
+  if (interpolation < 0 || interpolation >= PN_INTERPOLATIONS) return PN_UNSUPPORTED;
   if (orientation > 4) width = sides[1], height = sides[0];
   const int across = width != out_width, down = height != out_height, avx2 = pn_has_avx2();
 
-  size_t parts[PARTS] = {0}, total = 0, rows = down ? max_taps(height, out_height) : 1;
+  size_t parts[PARTS] = {0}, total = 0, rows = down ? pn_max_taps(height, out_height, interpolation) : 1;
   size_t slots = (rows < (size_t)height ? rows : (size_t)height) + PN_ROWS;
-  size_t slot_bytes = pn_align(3 * pad_length(out_width) + PN_OVERWRITE);
-  size_t max_reach = 3 * ((size_t)width + max_taps(width, out_width)) + PN_OVERREAD;
+  size_t slot_bytes = pn_align(3 * pn_pad_length(out_width) + PN_OVERWRITE);
+  size_t max_reach = 3 * ((size_t)width + pn_max_taps(width, out_width, interpolation)) + PN_OVERREAD;
   if (orientation > 1) parts[TURNED] = 3 * (size_t)width * (size_t)height;
-  if (across) parts[AXIS_X] = axis_bytes(width, out_width);
-  if (down) parts[AXIS_Y] = axis_bytes(height, out_height);
-  if (across) parts[EXACT] = exact_bytes(width, out_width);
-  if (down) parts[EXACT] = max(parts[EXACT], exact_bytes(height, out_height));
+  if (across) parts[AXIS_X] = pn_axis_bytes(width, out_width, interpolation);
+  if (down) parts[AXIS_Y] = pn_axis_bytes(height, out_height, interpolation);
+  if (across) parts[EXACT] = pn_exact_bytes(width, out_width, interpolation);
+  if (down) parts[EXACT] = max(parts[EXACT], pn_exact_bytes(height, out_height, interpolation));
   parts[ROWS] = rows * sizeof(uint8_t *);
   parts[COPIES] = across ? PN_ROWS * pn_align(max_reach) : 0;
   parts[RING] = across || flip ? slots * slot_bytes : 0;
@@ -237,11 +161,11 @@ pn_result pn_resize(const uint8_t *rgb, size_t stride, int32_t width, int32_t he
   job.horizontal = avx2 ? pn_horizontal_avx2 : pn_horizontal_generic;
   pn_vertical *vertical = avx2 ? pn_vertical_avx2 : pn_vertical_generic;
   if (across) {
-    job.axis = make_axis(width, out_width, flip, places[AXIS_X], (double *)places[EXACT]);
+    job.axis = pn_make_axis(width, out_width, interpolation, flip, places[AXIS_X], (double *)places[EXACT]);
     job.reach = find_reach(&job.axis, width);
   }
   pn_axis axis = {0};
-  if (down) axis = make_axis(height, out_height, 0, places[AXIS_Y], (double *)places[EXACT]);
+  if (down) axis = pn_make_axis(height, out_height, interpolation, 0, places[AXIS_Y], (double *)places[EXACT]);
   const uint8_t **from = (const uint8_t **)places[ROWS];
   const size_t row_bytes = 3 * (size_t)out_width;
   for (int32_t y = 0; y < out_height; y++, out += out_stride) {

@@ -1,17 +1,20 @@
-/* The antialiased bilinear resize of uint8 pixels, equal to torch's bit for bit, with mirror and EXIF orientation. */
+/* The antialiased resize of uint8 pixels, equal to torch's bit for bit, with mirror and EXIF orientation. */
 #pragma once
 
 #include "native.h"
 
 #define PN_MAX_SIDE ((int32_t)1 << 20)
 
+/* The filters, numbered as INTERPOLATIONS in resampling.py. Box and nearest are Pillow's; torch has no such filters. */
+enum { PN_BILINEAR, PN_BICUBIC, PN_LANCZOS, PN_BOX, PN_NEAREST, PN_INTERPOLATIONS };
+
 /* Resize `rgb`, uint8 [height, width, 3] with `stride` bytes from row to row, to `out`, uint8
  * [out_height, out_width, 3] with `out_stride` bytes (possibly negative) from row to row; first turned upright by EXIF
  * `orientation` (1 to 8), finally mirrored left to right if `flip`. No byte outside the pixels is read, except between
- * the rows. PN_UNSUPPORTED for invalid sizes. */
+ * the rows. PN_UNSUPPORTED for invalid sizes, and for an unknown `interpolation`. */
 PN_EXPORT pn_result pn_resize(const uint8_t *rgb, size_t stride, int32_t width, int32_t height, uint8_t *out,
                               ptrdiff_t out_stride, int32_t out_width, int32_t out_height, int flip,
-                              int32_t orientation, pn_memory *scratch);
+                              int32_t orientation, int32_t interpolation, pn_memory *scratch);
 
 /* How one side is resized: sample i is the sum of `weights[i * taps + k]` times source sample `first[i] + k`, over k
  * below `size[i]`, shifted right by `precision`. The following weights are 0: `taps`, an even number, is the same for

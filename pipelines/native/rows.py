@@ -20,7 +20,7 @@ _ROW_FIELDS = (
     ("(4,)<i4", "window place"),
     ("<u4", "head crc"),
     ("<u2", "segment_mcus strip_rows height_offset"),
-    ("u1", "kind orientation mcu_width mcu_height flip turn repeats exif"),
+    ("u1", "kind orientation mcu_width mcu_height flip turn repeats exif interpolation"),
 )
 ROW = np.dtype([(name, kind) for kind, names in _ROW_FIELDS for name in names.split()], align=True)
 Rows = npt.NDArray[np.void]
@@ -32,8 +32,9 @@ CROPS = np.dtype(
         *((name, "<f8") for name in ("aspect", "fraction", "flip", "vertical_flip", "rotate90")),
         *((name, "<i8") for name in ("offset", "row_bytes")),
         *((name, "<u4") for name in ("epoch", "stream")),
-        *((name, "<i4") for name in ("kind", "is_random", "width", "height")),
-    ]
+        *((name, "<i4") for name in ("kind", "is_random", "width", "height", "interpolation")),
+    ],
+    align=True,
 )
 RANDOM_RESIZED, CENTRE, WHOLE = range(3)
 
@@ -225,16 +226,20 @@ class NativeStage:
         self._task.parts, self._task.parts_bytes = parts.ctypes.data, parts.size
         return self._call(self._library.pn_cut, rows)
 
-    def resize(self, pixels: npt.NDArray[np.uint8], flip: bool, out: npt.NDArray[np.uint8]) -> None:
-        """Resize pixels, uint8 [h, w, 3], to `out`, uint8 [height, width, 3], and mirror them if `flip`."""
+    def resize(
+        self, pixels: npt.NDArray[np.uint8], flip: bool, out: npt.NDArray[np.uint8], interpolation: int = 0
+    ) -> None:
+        """Resize pixels, uint8 [h, w, 3], to `out`, uint8 [height, width, 3], and mirror them if `flip`.
+
+        interpolation: a number of INTERPOLATIONS.
+        """
         assert pixels.strides[1:] == (3, 1)
         assert out.flags.c_contiguous
         height, width = pixels.shape[:2]
         memory = self._library.pn_resizing_memory(self._worker)
         (out_height, out_width), to, out_stride = out.shape[:2], out.ctypes.data, out.strides[0]
-        self._library.pn_resize(
-            pixels.ctypes.data, pixels.strides[0], width, height, to, out_stride, out_width, out_height, flip, 1, memory
-        )
+        options = out_width, out_height, flip, 1, interpolation, memory
+        self._library.pn_resize(pixels.ctypes.data, pixels.strides[0], width, height, to, out_stride, *options)
 
     def _call(self, function: ctypes._NamedFuncPointer, rows: Rows) -> bool:
         assert rows.dtype == ROW

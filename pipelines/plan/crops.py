@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from penstock.pipelines.image_types import TRANSPOSED, UPSIDE_DOWN
+from penstock.pipelines.image_types import INTERPOLATIONS, TRANSPOSED, UPSIDE_DOWN, Interpolation
 from penstock.pipelines.native.rows import CENTRE, CROPS, RANDOM_RESIZED, WHOLE, Crops
 from penstock.pipelines.plan.philox import STREAM_CROP, random_words, uniforms, view_stream
 from penstock.pipelines.plan.placed_crops import Ints, choose_corner, is_mirrored_view, place_crops
@@ -19,7 +19,7 @@ _TRIES = 10  # torchvision.transforms.RandomResizedCrop.get_params
 # Columns of a sample's draws; each try needs two. New draws use new columns, so that the others do not change.
 _FLIP, _X, _Y, _VERTICAL, _FIRST_TRY = range(5)
 _SCALE, _ROTATION = _FIRST_TRY, _FIRST_TRY + 2 * _TRIES
-_NUM_DRAWS = _ROTATION + 1
+_INTERPOLATION = _ROTATION + 1
 # Quarter turns counter-clockwise (np.rot90), each as a turn and a flag for mirroring left to right afterwards.
 _QUARTERS = np.array([(0, 0), (TRANSPOSED | UPSIDE_DOWN, 0), (UPSIDE_DOWN, 1), (TRANSPOSED, 1)], np.uint8)
 
@@ -62,7 +62,7 @@ def plan_batch(
     or view out of range, as `random_words` does.
     """
     if pipeline.random:
-        count = _NUM_DRAWS if pipeline.rotate90 > 0 else _ROTATION
+        count = _INTERPOLATION if pipeline.rotate90 > 0 else _ROTATION
         draws = uniforms(random_words(seed, epoch, index, view_stream(STREAM_CROP, view), count))
     else:
         draws = np.zeros((len(index), _ROTATION))
@@ -92,6 +92,18 @@ def plan_views(
     return plan_batch(pipelines[view], seed, epoch, index, widths, heights, view=view)
 
 
+def choose_filters(
+    pipelines: Sequence[ImagePipeline], seed: int, epoch: int, view: int, index: npt.NDArray[np.int64]
+) -> npt.NDArray[np.uint8]:
+    """Return the filter by which view `view` of each sample is resized, uint8 [batch]: numbers of INTERPOLATIONS."""
+    number = _number_of(pipelines[view].interpolation)
+    if number >= 0:
+        return np.full(len(index), number, np.uint8)
+    words = random_words(seed, epoch, index, view_stream(STREAM_CROP, view), _INTERPOLATION + 1)
+    bilinear, bicubic = _number_of("bilinear"), _number_of("bicubic")
+    return np.where(uniforms(words[:, _INTERPOLATION]) < 0.5, bilinear, bicubic).astype(np.uint8)
+
+
 def native_crops(
     pipelines: Sequence[ImagePipeline], seed: int, epoch: int, offsets: Sequence[int] | None = None
 ) -> Crops | None:
@@ -115,9 +127,14 @@ def native_crops(
                 epoch,
                 view_stream(STREAM_CROP, view),
             ),
-            *(kind, pipeline.random, width, height),
+            *(kind, pipeline.random, width, height, _number_of(pipeline.interpolation)),
         )
     return Crops(crops)
+
+
+def _number_of(interpolation: str) -> int:
+    """Return the number of an interpolation for the native library; -1 to draw it."""
+    return -1 if interpolation == "random" else INTERPOLATIONS.index(cast(Interpolation, interpolation))
 
 
 def _draw_windows(

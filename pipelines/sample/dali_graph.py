@@ -1,10 +1,11 @@
 """The sample stage as a DALI graph that follows our plan: decode a window, resize it antialiased, flip it.
 
 Parity with the other decoders: EXIF is ignored (images that EXIF turns are decoded elsewhere), chroma upsampling is
-libjpeg's ("fancy"), the DCT is the accurate one, and the resize of integer windows is antialiased and linear. On a CPU
-the decoded pixels are bit-exact, except for windows of one column (which are decoded elsewhere too). The resize differs
-from torch's by one level in rounding, and at the border of the crop: DALI repeats the outermost pixels, torch omits
-them, which changes one in several thousand values by a few levels.
+libjpeg's ("fancy"), the DCT is the accurate one, and the resize of integer windows is antialiased, linear or cubic. On
+a CPU the decoded pixels are bit-exact, except for windows of one column (which are decoded elsewhere too). The resize
+differs from torch's by one level in rounding, and at the border of the crop: DALI repeats the outermost pixels, torch
+omits them, which changes one in several thousand values by a few levels. The cubic one also differs where a pass leaves
+the range of levels: torch clips after each pass, DALI once.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import numpy as np
 import torch
 
 from penstock.pipelines.errors import LoaderError
-from penstock.pipelines.image_types import Pixels, Window
+from penstock.pipelines.image_types import INTERPOLATIONS, Pixels, Window
 from penstock.pipelines.jpeg.header import JpegHeader
 
 _OLDEST = (2, 2)  # image_slice of older versions has no option for EXIF
@@ -38,12 +39,14 @@ class CropTask(NamedTuple):
         window: the crop in `data`; for pixels, all of it.
         flip: whether to mirror the crop left to right.
         size: height and width of the resulting image, in pixels, the same in a batch; None for the graph's size.
+        interpolation: filter of the resize, the number of "bilinear" or "bicubic" in INTERPOLATIONS.
     """
 
     data: bytes | Pixels
     window: Window
     flip: bool
     size: tuple[int, int] | None = None
+    interpolation: int = 0
 
     @property
     def coded(self) -> bool:
@@ -160,6 +163,8 @@ class DaliGraph:
         self.coded, self._settings = coded, settings
         self._fed: deque[Any] = deque()  # memory that DALI reads without a copy, kept until its batch is complete
         dali = import_dali()
+        known = {"bilinear": dali.types.INTERP_LINEAR, "bicubic": dali.types.INTERP_CUBIC}
+        self._filters = np.array([int(known.get(name, -1)) for name in INTERPOLATIONS], np.int32)
         try:
             self._pipe: Any = self._built(dali)
             # DALI starts `depth` batches at the first call and one at each later call: the first ones are warm-up.
@@ -213,11 +218,12 @@ class DaliGraph:
             height, width = (
                 fn.external_source(name=name, ndim=0, dtype=types.FLOAT, no_copy=True) for name in ("height", "width")
             )
+            filters = fn.external_source(name="filters", ndim=0, dtype=types.INT32, no_copy=True)
             images = fn.resize(
                 images,
                 resize_x=width,
                 resize_y=height,
-                interp_type=types.INTERP_LINEAR,
+                interp_type=fn.reinterpret(filters, dtype=types.INTERP_TYPE),
                 antialias=True,
                 subpixel_scale=False,
             )
@@ -245,6 +251,7 @@ class DaliGraph:
         ]
         windows = np.array([task.window for task in tasks], np.int32)
         fed: dict[str, Any] = {"flips": np.array([task.flip for task in tasks], np.int32), "data": data}
+        fed["filters"] = self._filters[[task.interpolation for task in tasks]]
         for side, name in enumerate(("height", "width")):
             fed[name] = np.array([(task.size or self._settings.size)[side] for task in tasks], np.float32)
         if self.coded:

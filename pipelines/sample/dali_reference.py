@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from penstock.pipelines.image_types import Pixels
+from penstock.pipelines.image_types import INTERPOLATIONS, Pixels
+from penstock.pipelines.resampling import FILTERS
 from penstock.pipelines.sample.dali_graph import CropTask
 from penstock.pipelines.sample.decode import ImageDecoder
 from penstock.pipelines.sample.resize import RESIZERS, write_sample
@@ -62,7 +63,8 @@ class DaliReference:
         if pixels is None:
             return None
         made = torch.empty((1, *(task.size or self._size), 3), dtype=torch.uint8, device="cpu")
-        write_sample(pixels, made.permute(0, 3, 1, 2), task.flip, self._resize)
+        slot, name = made.permute(0, 3, 1, 2), INTERPOLATIONS[task.interpolation]
+        write_sample(pixels, slot, task.flip, self._resize, interpolation=name)
         return made[0].numpy()
 
     def expected(self, task: CropTask) -> Pixels | None:
@@ -70,7 +72,7 @@ class DaliReference:
         pixels = self._window(task)
         if pixels is None:
             return None
-        made = resize_as_dali(pixels, task.size or self._size)
+        made = resize_as_dali(pixels, task.size or self._size, INTERPOLATIONS[task.interpolation])
         return made[:, ::-1] if task.flip else made
 
     def _window(self, task: CropTask) -> Pixels | None:
@@ -81,25 +83,25 @@ class DaliReference:
         return None if self._decoder.repair else pixels
 
 
-def resize_as_dali(pixels: Pixels, size: tuple[int, int]) -> Pixels:
-    """Return `pixels`, uint8 [h, w, 3], resized antialiased and linearly to (height, width).
+def resize_as_dali(pixels: Pixels, size: tuple[int, int], interpolation: str = "bilinear") -> Pixels:
+    """Return `pixels`, uint8 [h, w, 3], resized antialiased to (height, width).
 
     At the borders the outermost pixels are repeated. torch omits pixels beyond the border, which changes an outermost
     row by up to 20 levels and would hide errors of a decoder.
     """
     levels = pixels.astype(np.float32)
     for length in size:  # rows, then columns: each leaves the other axis first
-        levels = _resize_rows(levels, length).swapaxes(0, 1)
+        levels = _resize_rows(levels, length, interpolation).swapaxes(0, 1)
     return np.rint(levels).clip(0, 255).astype(np.uint8)
 
 
-def _resize_rows(levels: npt.NDArray[np.float32], size: int) -> npt.NDArray[np.float32]:
+def _resize_rows(levels: npt.NDArray[np.float32], size: int, interpolation: str) -> npt.NDArray[np.float32]:
     """Resize [rows, ...] to float32 [size, ...], without BLAS: its threads would compete with the loader's."""
-    scale = len(levels) / size
-    radius = max(scale, 1.0)
+    scale, (support, weigh) = len(levels) / size, FILTERS[interpolation]
+    radius = support * max(scale, 1.0)
     centres = (np.arange(size) + 0.5) * scale - 0.5
     first, num_taps = np.ceil(centres - radius).astype(np.int64), int(2 * radius) + 1
-    weights = (1 - np.abs(first + np.arange(num_taps)[:, None] - centres) / radius).clip(0)  # [taps, size]
+    weights = weigh((first + np.arange(num_taps)[:, None] - centres) / max(scale, 1.0))  # [taps, size]
     weights = (weights / weights.sum(0)).astype(np.float32)[..., None, None]
     made = np.zeros((size, *levels.shape[1:]), np.float32)
     for tap in range(num_taps):

@@ -6,57 +6,26 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
-from torch.nn import functional
 
 from penstock.pipelines.image_types import TRANSPOSED, UPSIDE_DOWN, Levels, Pixels, Window
+from penstock.pipelines.resampling import as_nchw, resize_into
+from penstock.pipelines.resampling import resize as resize_levels
 
-Resize = Callable[[Pixels, torch.Tensor], None]
-
-
-# The kernel that functional.interpolate dispatches to, with an `out=` argument. The name is private: a future torch may
-# remove it.
-_ATEN_OUT: Any | None = getattr(getattr(torch.ops.aten, "_upsample_bilinear2d_aa", None), "out", None)
+Resize = Callable[[Pixels, torch.Tensor, str], None]
 
 
-def as_nchw(pixels: Pixels) -> torch.Tensor:
-    """Return pixels as a channels_last tensor [1, 3, height, width] that shares their memory if it is contiguous."""
-    # torch warns about read-only memory, and rejects negative strides, even of an axis of length 1.
-    shared = pixels.flags.writeable and pixels.flags.c_contiguous and min(pixels.strides) >= 0
-    return torch.from_numpy(pixels if shared else pixels.copy()).permute(2, 0, 1).unsqueeze(0)
-
-
-def resize_torch(pixels: Pixels, slot: torch.Tensor) -> None:
-    """Resize uint8 [h, w, 3], antialiased and bilinear, into `slot`: uint8 [1, 3, height, width], channels_last."""
-    size = tuple(slot.shape[-2:])
-    if _ATEN_OUT is not None:
-        _ATEN_OUT(as_nchw(pixels), size, False, None, None, out=slot)
-    else:  # one allocation and one copy more
-        slot.copy_(functional.interpolate(as_nchw(pixels), size=size, mode="bilinear", antialias=True))
-
-
-def resize_pillow(pixels: Pixels, slot: torch.Tensor) -> None:
-    """Resize as resize_torch does, with Pillow's kernel (Pillow-SIMD's if installed)."""
+def resize_pillow(pixels: Pixels, slot: torch.Tensor, interpolation: str = "bilinear") -> None:
+    """Resize as resize_into does, with Pillow's kernel (Pillow-SIMD's if installed)."""
     from PIL import Image
 
     height, width = slot.shape[-2:]
     image = Image.fromarray(np.ascontiguousarray(pixels))
-    resized = np.asarray(image.resize((width, height), Image.Resampling.BILINEAR))
+    resized = np.asarray(image.resize((width, height), Image.Resampling[interpolation.upper()]))
     slot.permute(0, 2, 3, 1)[0].numpy()[...] = resized
 
 
-RESIZERS: dict[str, Resize] = {"torch": resize_torch, "pillow": resize_pillow}
-
-
-def resize_deep(pixels: Levels, size: tuple[int, int]) -> Levels:
-    """Resize uint16 [h, w, 3] to `size` (height, width) as resize_torch does, in float32, rounded half to even."""
-    levels = torch.from_numpy(pixels.astype(np.float32)).permute(2, 0, 1).unsqueeze(0)
-    # Rows first for a result of one column: torch 2.13 computes wrong floats for it in a single call.
-    for step in ((size[0], pixels.shape[1]), size) if size[1] == 1 else (size,):
-        levels = functional.interpolate(levels, size=step, mode="bilinear", antialias=True)
-    resized: npt.NDArray[np.float32] = levels.round_().clamp_(0, 65535)[0].permute(1, 2, 0).numpy()
-    return resized.astype(np.uint16)
+RESIZERS: dict[str, Resize] = {"torch": resize_into, "pillow": resize_pillow}
 
 
 def to_depth(pixels: Levels, dtype: np.dtype[Any]) -> Levels:
@@ -81,25 +50,27 @@ def write_sample(
     place: Window | None = None,
     turn: int = 0,
     fill: tuple[int, ...] = (0, 0, 0),
+    interpolation: str = "bilinear",
 ) -> None:
     """Resize `pixels` into `slot`, turn the result, and mirror it left to right if `flip`.
 
     pixels: uint8 or uint16 [h, w, 3]. slot: [1, 3 or 1, height, width], channels_last, uint8 or uint16; with one
     channel the result is grey. place: x, y, width, height of the target area in the slot, None for the whole slot; the
-    rest becomes `fill`, levels 0 to 255 of red, green and blue. turn: TRANSPOSED and UPSIDE_DOWN.
+    rest becomes `fill`, levels 0 to 255 of red, green and blue. turn: TRANSPOSED and UPSIDE_DOWN. interpolation: one of
+    INTERPOLATIONS.
     """
     channels, height, width = slot.shape[1:]
     x, y, w, h = place or (0, 0, width, height)
     if (w, h) == (width, height) and channels == 3 and slot.dtype == torch.uint8 and pixels.dtype == np.uint8:
-        _resize_to(pixels, slot, resize)
+        _resize_to(pixels, slot, resize, interpolation)
     else:
         canvas = slot.permute(0, 2, 3, 1)[0].numpy()
         levels = to_depth(pixels, canvas.dtype)
         if levels.shape[:2] != (h, w) and levels.dtype == np.uint16:
-            levels = resize_deep(levels, (h, w))
+            levels = resize_levels(levels, (h, w), interpolation)
         elif levels.shape[:2] != (h, w):
             resized = torch.empty((1, h, w, 3), dtype=torch.uint8, device="cpu")
-            resize(levels, resized.permute(0, 3, 1, 2))
+            resize(levels, resized.permute(0, 3, 1, 2), interpolation)
             levels = resized[0].numpy()
         colour = to_depth(np.array(fill, np.uint8).reshape(1, 1, 3), canvas.dtype)
         if (w, h) != (width, height):
@@ -108,11 +79,11 @@ def write_sample(
     _turn(slot, flip, turn)
 
 
-def _resize_to(pixels: Pixels, slot: torch.Tensor, resize: Resize) -> None:
+def _resize_to(pixels: Pixels, slot: torch.Tensor, resize: Resize, interpolation: str) -> None:
     if pixels.shape[:2] == tuple(slot.shape[-2:]):
         slot.copy_(as_nchw(pixels))
     else:
-        resize(pixels, slot)
+        resize(pixels, slot, interpolation)
 
 
 def _turn(slot: torch.Tensor, flip: bool, turn: int) -> None:

@@ -28,6 +28,10 @@ CROPS: dict[str, dict[str, Any]] = {
     "turned": {"size": (32, 32), "rotate90": 0.75, "vertical_flip": 0.5},
     "ten": {"size": (16, 24), "crop": "ten", "flip": 0},
     "grey": {"size": (32, 32), "channels": 1, "mean": 0.4, "std": 0.2},
+    "lanczos": {"size": (40, 24), "interpolation": "lanczos"},
+    "box, letterbox": {"size": (40, 40), "crop": "letterbox", "interpolation": "box", "vertical_flip": 0.5},
+    "nearest": {"size": (24, 24), "interpolation": "nearest"},
+    "drawn, turned": {"size": (24, 24), "interpolation": "random", "rotate90": 0.75, "vertical_flip": 0.5},
     "grey, rotated, padded": {
         "size": (60, 60),
         "crop": "random",
@@ -44,13 +48,22 @@ ORDERS: dict[str, dict[str, Any]] = {
     "weights": {"weights": np.arange(NUM_PHOTOS) % 5 + 0.5, "epoch_samples": 50},
 }
 CHANGES: dict[str, dict[str, Any]] = {
-    "buckets": {"buckets": BUCKETS},
+    "buckets": {"buckets": BUCKETS, "pipeline": imagenet_train(interpolation="random")},
     "by epoch": {"sizes": {0: 24, 1: (40, 32)}, "batch_size": {0: 12, 1: 6}},
     # In the middle of the first and the second epoch.
     "by update": {"sizes": ByUpdate({0: 24, 2: (40, 32), 5: 32}), "batch_size": ByUpdate({0: 12, 3: 6, 7: 4})},
-    "patches": {"patches": PatchBudget(size=8, sequence_lengths=(6, 12, 24)), "batch_size": 6},
+    "patches": {
+        "patches": PatchBudget(size=8, sequence_lengths=(6, 12, 24)),
+        "batch_size": 6,
+        "pipeline": imagenet_train(interpolation="random"),
+    },
 }
-VIEWS = [imagenet_train(32), imagenet_train(32), imagenet_train((16, 24), scale=(0.05, 0.3)), imagenet_eval(20)]
+DRAWN = imagenet_train((16, 24), scale=(0.05, 0.3), interpolation="random")
+VIEWS = [imagenet_train(32, interpolation="bicubic"), imagenet_train(32), DRAWN, imagenet_eval(20)]
+FILTERS: dict[str, dict[str, Any]] = {
+    "bicubic": {"pipeline": imagenet_train(24, interpolation="bicubic")},
+    "filter drawn": {"pipeline": imagenet_train(24, interpolation="random")},
+}
 TRANSFORMS = {"jitter": jitter, "global state": from_global_state}
 # The same code draws and makes all crops, in threads and in processes, on any rank.
 OF_EACH_CROP = ("threads", "hdf5", "hdf5, python", "dali")
@@ -59,6 +72,7 @@ CASES: dict[str, dict[str, Any]] = {
     **{name: {"pipeline": ImagePipeline(**crop)} for name, crop in CROPS.items()},
     **{name: {"transform": function, "dtype": torch.float32} for name, function in (TRANSFORMS | ALONE).items()},
     "views": {"pipeline": VIEWS},
+    **FILTERS,
     **ORDERS,
     "weights, crops drawn by numpy": {**ORDERS["weights"], "pipeline": ImagePipeline(**CROPS["grey, rotated, padded"])},
     **{name: {**change, "drop_last": False} for name, change in CHANGES.items()},
@@ -106,10 +120,8 @@ def streams(photos: Path) -> dict[str, list[Step]]:
 )
 def test_every_backend_serves_the_stream(photos: Path, streams: dict[str, list[Step]], case: str, backend: str) -> None:
     settings = {**BACKENDS, **OF_CHANGES}[backend]
-    rounds = "dali" in backend and case in {
-        **ORDERS,
-        **CHANGES,
-    }  # DALI resizes regions that are cut and normalised as usual
+    # DALI resizes regions that are cut and normalised as usual.
+    rounds = "dali" in backend and case in {**ORDERS, **CHANGES, **FILTERS}
     with open_loader(photos, case, **settings) as loader:
         assert serve_steps(loader, rounds=rounds) == streams[case]
 

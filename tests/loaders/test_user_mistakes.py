@@ -37,7 +37,7 @@ FOREIGN = {
     "imagenet_train(erasing=...)": ("re_prob=0.25",),
     "imagenet_train(center_fraction=...)": ("crop_pct=0.875",),
     "imagenet_train(flip=...)": ("hflip=0.5",),
-    "antialiased bilinear": ("interpolation='bicubic'",),
+    "imagenet_train(interpolation=...)": ("interpolation='bicubic'", "train_interpolation='random'"),
     "with_labels(source, labels)": ("target_transform=int", "label='species'"),
     "not in classes": ("classes=['cat', 'dog']",),
     "[imagenet_train()] * 2": ("views=2", "num_crops=10"),

@@ -41,6 +41,7 @@ IMPOSSIBLE: dict[str, list[Any]] = {
     "mean": [(0.5, 0.5), (0.5,) * 4, (0.5, 0.5, NAN), (INF, 0.5, 0.5)],
     "std": [(0.5, 0.5), (0.5, 0.5, 0), (0.5, 0.5, -1), (0.5, 0.5, NAN), (0.5, 0.5, INF)],
     "exif": ["", "yes", True],
+    "interpolation": ["", "linear", "BICUBIC", 3, None],
     "resample": ["", "cv2", None],
     "max_pixels": [0, -5],
     "augment": [None, "rand", {}],

@@ -28,8 +28,9 @@ from penstock.loaders.data.sources.contract import LocatedSource
 from penstock.loaders.make.sample_reader import SampleReader
 from penstock.pipelines.native.library import native_library
 from penstock.pipelines.native.rows import ROW, NativeStage
+from penstock.pipelines.resampling import resize_into
 from penstock.pipelines.sample.decode import ImageDecoder
-from penstock.pipelines.sample.resize import resize_torch, write_sample
+from penstock.pipelines.sample.resize import write_sample
 from penstock.pipelines.spec import ImagePipeline
 
 SUPPORT = Path(__file__).resolve().parents[1] / "support"
@@ -86,7 +87,7 @@ def compare(library: ctypes.CDLL, source: LocatedSource, count: int, draw: rando
         size = (draw.randint(1, 64), draw.randint(1, 64)) if draw.randrange(4) == 0 else (h, w)
         flip = draw.random() < 0.5
         expected = torch.empty((1, *size, 3), dtype=torch.uint8).permute(0, 3, 1, 2)
-        write_sample(reader.crop(item, (x, y, w, h)), expected, flip, resize_torch)
+        write_sample(reader.crop(item, (x, y, w, h)), expected, flip, resize_into)
         for avx2 in (1, 0):
             library.pn_use_avx2(avx2)
             rows, images = np.zeros(1, ROW), np.zeros((1, *size, 3), np.uint8)

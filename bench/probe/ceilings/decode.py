@@ -20,9 +20,9 @@ from penstock.loaders.make.sample_reader import Loaded, SampleReader
 from penstock.loaders.run.engine.work_items import BATCH_ROW
 from penstock.pipelines.batch.stage import BatchStage
 from penstock.pipelines.errors import LoaderError
-from penstock.pipelines.image_types import Pixels, Window
+from penstock.pipelines.image_types import INTERPOLATIONS, Pixels, Window
 from penstock.pipelines.native.library import native_library
-from penstock.pipelines.plan.crops import plan_batch
+from penstock.pipelines.plan.crops import choose_filters, plan_batch
 from penstock.pipelines.sample.decode import JPEG_DECODERS, NATIVE, ImageDecoder, choose_jpeg_decoder
 from penstock.pipelines.sample.resize import RESIZERS, write_sample
 from penstock.pipelines.spec import ImagePipeline
@@ -80,9 +80,9 @@ class DecodeCeiling:
         images = min(STEP, len(self._samples))
 
         def step() -> int:
-            for pixels, flip in islice(crops, images):
+            for crop in islice(crops, images):
                 if resize:
-                    self._write(pixels, flip)
+                    self._write(*crop)
             return images
 
         return on_one_thread(step, seconds)
@@ -98,7 +98,7 @@ class DecodeCeiling:
 
     def resize(self, seconds: float) -> Rate:
         """Measure images/s of resizing and mirroring decoded crops on one thread."""
-        endless = cycle([(pixels.copy(), flip) for pixels, flip in islice(self._crops(0), MAX_CROPS)])
+        endless = cycle([(pixels.copy(), flip, number) for pixels, flip, number in islice(self._crops(0), MAX_CROPS)])
 
         def resize() -> int:
             self._write(*next(endless))
@@ -106,24 +106,25 @@ class DecodeCeiling:
 
         return on_one_thread(resize, seconds)
 
-    def _write(self, pixels: Pixels, flip: bool) -> None:
-        write_sample(pixels, self._slot, flip, self._resize)
+    def _write(self, pixels: Pixels, flip: bool, number: int) -> None:
+        write_sample(pixels, self._slot, flip, self._resize, interpolation=INTERPOLATIONS[number])
 
-    def _crops(self, epoch: int) -> Iterator[tuple[Pixels, bool]]:
-        """Yield (decoded crop, mirror flag) of each sample of an epoch; a crop is valid until the next one."""
-        for item, window, flip in self._plan(epoch):
+    def _crops(self, epoch: int) -> Iterator[tuple[Pixels, bool, int]]:
+        """Yield (decoded crop, mirror flag, filter) of each sample of an epoch; a crop is valid until the next one."""
+        for item, window, flip, number in self._plan(epoch):
             try:
                 pixels = self._reader.crop(item, window)
             except LoaderError:
                 self._samples = [sample for sample in self._samples if sample is not item]
                 self._ensure_samples()
                 continue
-            yield pixels, flip
+            yield pixels, flip, number
 
-    def _plan(self, epoch: int) -> Iterator[tuple[Loaded, Window, bool]]:
+    def _plan(self, epoch: int) -> Iterator[tuple[Loaded, Window, bool, int]]:
         numbers = np.array([(item.sample, item.width, item.height) for item in self._samples], np.int64)
         plan = plan_batch(self._pipeline, self._seed, epoch, numbers[:, 0], numbers[:, 1], numbers[:, 2])
-        return zip(self._samples, map(tuple, plan.windows.tolist()), plan.flips.tolist(), strict=True)
+        filters = choose_filters((self._pipeline,), self._seed, epoch, 0, numbers[:, 0]).tolist()
+        return zip(self._samples, map(tuple, plan.windows.tolist()), plan.flips.tolist(), filters, strict=True)
 
     def _readable(self, source: Source, samples: Sequence[int]) -> Iterator[Loaded]:
         watch = Stopwatch()
@@ -185,17 +186,18 @@ class NativeCeiling(DecodeCeiling):
             loaded = self._reader.load(item.sample)
             sides = [np.array([side], np.int64) for side in (loaded.sample, loaded.width, loaded.height)]
             plan = plan_batch(self._pipeline, self._seed, self._epoch, *sides)
+            (number,) = choose_filters((self._pipeline,), self._seed, self._epoch, 0, sides[0]).tolist()
             pixels = self._reader.crop(loaded, tuple(plan.windows[0].tolist()))
         except LoaderError:
             self._samples = [sample for sample in self._samples if sample is not item]
             self._ensure_samples()
             return False
         if resize:
-            super()._write(pixels, bool(plan.flips[0]))
+            super()._write(pixels, bool(plan.flips[0]), number)
         return True
 
-    def _write(self, pixels: Pixels, flip: bool) -> None:
-        self._rows.stage.resize(pixels, flip, self._output.images[0][0])
+    def _write(self, pixels: Pixels, flip: bool, number: int) -> None:
+        self._rows.stage.resize(pixels, flip, self._output.images[0][0], number)
 
 
 class DecodeCeilings:

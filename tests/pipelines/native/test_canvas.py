@@ -15,8 +15,8 @@ from PIL import Image
 
 from penstock.pipelines.image_types import TRANSPOSED, UPSIDE_DOWN, Pixels
 from penstock.pipelines.native.rows import ENCODED, MEMORY, NO_NAMES, ROW, NativeStage
+from penstock.pipelines.resampling import resize_into
 from penstock.pipelines.sample.decode import ImageDecoder
-from penstock.pipelines.sample.resize import resize_torch
 from penstock.pipelines.spec import ImagePipeline
 
 OK, UNSUPPORTED = 0, 1
@@ -32,7 +32,7 @@ def draw(pixels: Pixels, row: Any, channels: int) -> npt.NDArray[np.uint8]:
     if (h, w) == (height, width):
         crop.copy_(torch.from_numpy(pixels[y : y + h, x : x + w].copy()).permute(2, 0, 1))
     else:
-        resize_torch(pixels[y : y + h, x : x + w].copy(), crop)
+        resize_into(pixels[y : y + h, x : x + w].copy(), crop)
     image = np.full((row["out_height"], row["out_width"], 3), FILL, np.uint8)
     image[top : top + height, left : left + width] = crop.permute(0, 2, 3, 1)[0].numpy()
     if row["turn"] & TRANSPOSED:

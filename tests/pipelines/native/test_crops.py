@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from penstock.pipelines.native.rows import ROW, NativeStage, Rows
-from penstock.pipelines.plan.crops import native_crops, plan_views
+from penstock.pipelines.plan.crops import choose_filters, native_crops, plan_views
 from penstock.pipelines.spec import ImagePipeline
 
 PIPELINES = {
@@ -22,6 +22,10 @@ PIPELINES = {
     "wide": ImagePipeline(ratio=(5, 10), scale=(0.5, 0.9)),
     "tiny": ImagePipeline(scale=(1e-6, 1e-4)),
     "turned": ImagePipeline(rotate90=0.75, vertical_flip=0.5),
+    "filter drawn": ImagePipeline(interpolation="random"),
+    "filter drawn, turned": ImagePipeline(interpolation="random", rotate90=0.75, vertical_flip=0.5),
+    "filter drawn, whole": ImagePipeline(interpolation="random", crop="full", flip=0),
+    "lanczos": ImagePipeline(interpolation="lanczos"),
     "seldom turned": ImagePipeline(crop="full", rotate90=0.01, vertical_flip=0.3, flip=1),
     "centre": ImagePipeline(crop="center", flip=0, size=(96, 160)),
     "centre, flipped": ImagePipeline(crop="center", center_fraction=1, size=(160, 96)),
@@ -56,6 +60,7 @@ def check(rows: Rows, views: tuple[ImagePipeline, ...], place: tuple[int, int], 
         own = rows[:, view]
         for name, column in COLUMNS:
             assert np.array_equal(own[name], getattr(plan, column)), (view, name)
+        assert np.array_equal(own["interpolation"], choose_filters(views, *place, view, numbers))
         assert (own["out_height"] == views[view].size[0]).all()
         assert (own["out_width"] == views[view].size[1]).all()
 
@@ -73,7 +78,7 @@ def test_every_draw_equals_numpys(native: ctypes.CDLL, name: str) -> None:
 
 
 def test_draws_by_views_and_keys_equal_numpys(native: ctypes.CDLL) -> None:
-    views = PIPELINES["imagenet"], PIPELINES["turned"], PIPELINES["centre, flipped"]
+    views = PIPELINES["filter drawn"], PIPELINES["turned"], PIPELINES["centre, flipped"], PIPELINES["filter drawn"]
     sizes = np.random.default_rng(2).integers(1, 700, (500, 2))
     keys = np.random.default_rng(3).integers(0, 2**40, 500)
     rows = draw(native, views, (5, 6), np.arange(500), sizes, keys)

@@ -1,4 +1,4 @@
-"""The native resize: bit-exact with torch, in generic C and with AVX2."""
+"""The native resize: bit-exact with the Python path, in generic C and with AVX2."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ import numpy as np
 import pytest
 import torch
 
-from penstock.pipelines.image_types import Pixels
+from penstock.pipelines.image_types import INTERPOLATIONS, Pixels
+from penstock.pipelines.resampling import resize_into
 from penstock.pipelines.sample.orientation import upright
-from penstock.pipelines.sample.resize import resize_torch, write_sample
+from penstock.pipelines.sample.resize import write_sample
 
 PN_OK, PN_UNSUPPORTED, PN_NO_MEMORY = 0, 1, 2
 GUARD = 64
 Resize = Callable[..., Pixels]
 
 
-def by_torch(pixels: Pixels, size: tuple[int, int], flip: bool = False) -> Pixels:
+def by_torch(pixels: Pixels, size: tuple[int, int], flip: bool = False, interpolation: str = "bilinear") -> Pixels:
     """Return the Python path's result for `pixels`; size: (width, height)."""
     slot = torch.empty((1, 3, size[1], size[0]), dtype=torch.uint8).to(memory_format=torch.channels_last)
-    write_sample(pixels, slot, flip, resize_torch)
+    write_sample(pixels, slot, flip, resize_into, interpolation=interpolation)
     return slot[0].permute(1, 2, 0).numpy()
 
 
@@ -33,13 +34,15 @@ def resize(library: ctypes.CDLL) -> Iterator[Resize]:
     """Resize in memory that ends where the pixels end; nothing is written outside the result."""
     memory = native_tests.Memory()
 
-    def call(pixels: Pixels, size: tuple[int, int], flip: bool = False, orientation: int = 1) -> Pixels:
+    def call(
+        pixels: Pixels, size: tuple[int, int], flip: bool = False, orientation: int = 1, interpolation: int = 0
+    ) -> Pixels:
         height, width = pixels.shape[:2]
         out = np.full(3 * size[0] * size[1] + 2 * GUARD, 77, np.uint8)
         result = library.pn_resize(
             ctypes.c_void_p(pixels.ctypes.data), ctypes.c_size_t(pixels.strides[0]), width, height,
             ctypes.c_void_p(out.ctypes.data + GUARD), ctypes.c_size_t(3 * size[0]), *size,
-            int(flip), orientation, ctypes.byref(memory),
+            int(flip), orientation, interpolation, ctypes.byref(memory),
         )  # fmt: skip
         assert result == PN_OK
         assert (out[:GUARD] == 77).all()
@@ -66,15 +69,16 @@ def drawn(draw: np.random.Generator, width: int, height: int, stride: int = 0) -
 
 def test_random_sizes(resize: Resize) -> None:
     draw = np.random.default_rng(1)
-    for number in range(700):
+    for number in range(1000):
         limit = (4, 12, 40, 100, 200)[number % 5]
         width, height, *size = (int(side) for side in draw.integers(1, limit + 1, 4))
         if number % 7 == 0:
             size[number % 2] = (width, height)[number % 2]
         pixels = drawn(draw, width, height, 3 * width + int(draw.integers(0, 20)))
-        flip = bool(draw.integers(2))
-        got = resize(pixels, tuple(size), flip)
-        assert np.array_equal(got, by_torch(pixels, tuple(size), flip)), (width, height, size, flip)
+        flip, kind = bool(draw.integers(2)), int(draw.integers(len(INTERPOLATIONS)))
+        got = resize(pixels, tuple(size), flip, interpolation=kind)
+        expected = by_torch(pixels, tuple(size), flip, INTERPOLATIONS[kind])
+        assert np.array_equal(got, expected), (width, height, size, flip, kind)
 
 
 @pytest.mark.parametrize(
@@ -99,9 +103,10 @@ def test_random_sizes(resize: Resize) -> None:
 def test_extreme_sizes(resize: Resize, source: tuple[int, int], target: tuple[int, int]) -> None:
     draw = np.random.default_rng(2)
     for flip in (False, True):
-        for _ in range(4):
+        for number, name in enumerate(INTERPOLATIONS):
             pixels = drawn(draw, *source)
-            assert np.array_equal(resize(pixels, target, flip), by_torch(pixels, target, flip))
+            got = resize(pixels, target, flip, interpolation=number)
+            assert np.array_equal(got, by_torch(pixels, target, flip, name)), name
 
 
 def test_every_width_to_a_third_of_all_widths(resize: Resize) -> None:
@@ -109,7 +114,9 @@ def test_every_width_to_a_third_of_all_widths(resize: Resize) -> None:
     for width in range(1, 60):
         pixels = drawn(draw, width, 3, 3 * width + width % 3)
         for out_width in range(1 + width % 3, 60, 3):
-            assert np.array_equal(resize(pixels, (out_width, 3)), by_torch(pixels, (out_width, 3)))
+            kind = out_width % len(INTERPOLATIONS)
+            got = resize(pixels, (out_width, 3), interpolation=kind)
+            assert np.array_equal(got, by_torch(pixels, (out_width, 3), interpolation=INTERPOLATIONS[kind]))
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
@@ -133,6 +140,7 @@ def test_orientation(resize: Resize, orientation: int) -> None:
         (14, (5, 5, 4, 4), 1),
         (30, (5, 5, 4, 4), 0),
         (30, (5, 5, 4, 4), 9),
+        (30, (5, 5, 4, 4), 1),  # the interpolation below
     ],
 )
 def test_invalid_sizes_write_nothing(
@@ -142,8 +150,9 @@ def test_invalid_sizes_write_nothing(
     nowhere = ctypes.c_void_p(0)
     width, height, *size = sides
     source, to = (nowhere, ctypes.c_size_t(stride), width, height), (nowhere, ctypes.c_size_t(0), *size)
-    arguments = (*source, *to, 0, orientation, ctypes.byref(memory))
-    assert native.pn_resize(*arguments) == PN_UNSUPPORTED
+    for kind in (-1, len(INTERPOLATIONS)) if (stride, sides, orientation) == (30, (5, 5, 4, 4), 1) else (0,):
+        arguments = (*source, *to, 0, orientation, kind, ctypes.byref(memory))
+        assert native.pn_resize(*arguments) == PN_UNSUPPORTED
     assert memory.data is None
 
 
@@ -165,6 +174,6 @@ def test_missing_memory_is_reported(native: ctypes.CDLL) -> None:
     side = 1 << 20  # the turned copy would need 3 TiB
     place = ctypes.c_void_p(pixels.ctypes.data)
     row_bytes = ctypes.c_size_t(3 * side), ctypes.c_size_t(3)
-    arguments = (place, row_bytes[0], side, side, place, row_bytes[1], 1, 1, 0, 2, ctypes.byref(memory))
+    arguments = (place, row_bytes[0], side, side, place, row_bytes[1], 1, 1, 0, 2, 0, ctypes.byref(memory))
     assert native.pn_resize(*arguments) == PN_NO_MEMORY
     assert (memory.data, memory.size) == (None, 0)

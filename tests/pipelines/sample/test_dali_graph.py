@@ -21,11 +21,11 @@ from jpeg_samples import stoppable, unstoppable
 from odd_images import JFIF, corpus, jpeg, scene, textured
 
 from penstock.pipelines.errors import LoaderError
-from penstock.pipelines.image_types import Pixels, Window
+from penstock.pipelines.image_types import INTERPOLATIONS, Interpolation, Window
 from penstock.pipelines.jpeg.header import check_markers, parse_header
+from penstock.pipelines.resampling import resize
 from penstock.pipelines.sample.dali_graph import CropTask, DaliGraph, GraphSettings, dali_can_decode, import_dali
 from penstock.pipelines.sample.decode import ImageDecoder
-from penstock.pipelines.sample.resize import resize_torch
 from penstock.pipelines.spec import ImagePipeline
 
 BATCH = 16
@@ -97,18 +97,19 @@ def test_whole_images_are_bit_exact_with_our_decoder() -> None:
 # ---- resize and mirror ----
 
 
-def resized(pixels: Pixels, size: tuple[int, int]) -> Pixels:
-    slot = torch.empty((1, 3, *size), dtype=torch.uint8, memory_format=torch.channels_last)
-    resize_torch(pixels, slot)
-    return slot[0].permute(1, 2, 0).numpy()
-
-
+@pytest.mark.parametrize("name", ["bilinear", "bicubic"])
 @pytest.mark.parametrize(
     ("scale", "level"), [((1.0, 6.0), 4), ((0.1, 1.0), 1)], ids=["to smaller images", "to larger images"]
 )
 @pytest.mark.parametrize("coded", [True, False], ids=["JPEGs", "pixels"])
-def test_the_resize_equals_torchs_within_a_level(coded: bool, scale: tuple[float, float], level: int) -> None:
-    """Mean distance at most 0.3 levels; at most `level` except in one value per thousand: edges differ more."""
+def test_the_resize_equals_torchs_within_a_level(
+    coded: bool, scale: tuple[float, float], level: int, name: Interpolation
+) -> None:
+    """Mean distance at most 0.3 levels; at most `level` except in one value per thousand: edges differ more.
+
+    A cubic filter that enlarges repeats more edge pixels, and overshoots where torch clips after the first pass.
+    """
+    mean, level = (0.5, 6) if (name, level) == ("bicubic", 1) else (0.3, level)
     size, draw, decoder = (48, 31), random.Random(5), ImageDecoder(ImagePipeline())
     data = jpeg(textured(330, 250), quality=90, subsampling=2)
     probe, whole = decoder.probe(data), decoder.full(data).copy()
@@ -118,11 +119,11 @@ def test_the_resize_equals_torchs_within_a_level(coded: bool, scale: tuple[float
         x, y, width, height = window_of(draw, probe.width, probe.height, (int(sides[0]), int(sides[1])))
         crop = np.ascontiguousarray(whole[y : y + height, x : x + width])
         given = (data, (x, y, width, height)) if coded else (crop, (0, 0, width, height))
-        tasks.append(CropTask(*given, flip=False))
-        expected.append(resized(crop, size))
+        tasks.append(CropTask(*given, flip=False, interpolation=INTERPOLATIONS.index(name)))
+        expected.append(resize(crop, size, name))
     with graph(size, coded=coded) as made:
         distance = np.abs(out_of(made, tasks).astype(int) - np.stack(expected))
-    assert distance.mean(axis=(1, 2, 3)).max() <= 0.3
+    assert distance.mean(axis=(1, 2, 3)).max() <= mean
     assert np.quantile(distance, 0.999) <= level
     assert distance.any()  # equal images would mean that DALI did not make them
 

@@ -25,7 +25,7 @@ def tasks() -> list[CropTask]:
         header = parse_header(data)
         w, h = draw.randint(2, header.width), draw.randint(1, header.height)
         x, y = draw.randint(0, header.width - w), draw.randint(0, header.height - h)
-        made.append(CropTask(data, (x, y, w, h), draw.random() < 0.5))
+        made.append(CropTask(data, (x, y, w, h), draw.random() < 0.5, interpolation=draw.randrange(2)))
     pixels = np.random.default_rng(0).integers(0, 256, (30, 50, 3), np.uint8)
     return [*made, CropTask(pixels, (0, 0, 50, 30), True)]
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
 from odd_images import scene, textured
 from PIL import Image
 
+from penstock.pipelines import resampling
 from penstock.pipelines.image_types import TRANSPOSED, UPSIDE_DOWN
-from penstock.pipelines.sample import resize as resample
+from penstock.pipelines.resampling import as_nchw, resize_into
 from penstock.pipelines.sample.resize import (
     RESIZERS,
-    as_nchw,
+    Resize,
     resize_pillow,
-    resize_torch,
     write_sample,
 )
 
@@ -41,7 +43,7 @@ def slots(height: int, width: int, number: int = 3) -> tuple[torch.Tensor, list[
     return batch, [batch[i : i + 1].permute(0, 3, 1, 2) for i in range(number)]
 
 
-def resized(pixels: np.ndarray, size: tuple[int, int], resize: resample.Resize) -> np.ndarray:
+def resized(pixels: np.ndarray, size: tuple[int, int], resize: Resize) -> np.ndarray:
     batch, (_, slot, _) = slots(*size)
     resize(pixels, slot)
     assert (batch[0] == POISON).all()
@@ -60,21 +62,25 @@ def distance(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def test_this_torch_has_the_kernel_that_writes_into_a_slot() -> None:
-    assert resample._ATEN_OUT is not None
+    assert resampling.torch_kernel("bilinear") is not None
+    assert resampling.torch_kernel("bicubic") is not None
 
 
+@pytest.mark.parametrize("in_torch", [True, False], ids=["functional.interpolate", "numpy"])
 @pytest.mark.parametrize(("source", "target"), SHAPES)
-def test_public_resize_equals_the_private_kernel(
-    source: tuple[int, int], target: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+def test_the_private_kernel_is_equal_to_its_replacements(
+    source: tuple[int, int], target: tuple[int, int], in_torch: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    images = (textured(*source), scene(*source))
-    expected = [resized(pixels, target, resize_torch) for pixels in images]
-    monkeypatch.setattr(resample, "_ATEN_OUT", None)
-    assert all(np.array_equal(resized(p, target, resize_torch), e) for p, e in zip(images, expected, strict=True))
+    cases = [(image(*source), name) for image in (textured, scene) for name in ("bilinear", "bicubic", "lanczos")]
+    expected = [resized(pixels, target, partial(resize_into, interpolation=name)) for pixels, name in cases]
+    monkeypatch.setattr(resampling, "torch_kernel", lambda name: None)
+    monkeypatch.setattr(resampling, "_IN_TORCH", ("bilinear", "bicubic") if in_torch else ())
+    for (pixels, name), wanted in zip(cases, expected, strict=True):
+        assert np.array_equal(resized(pixels, target, partial(resize_into, interpolation=name)), wanted), name
 
 
 @pytest.mark.parametrize("resize", RESIZERS.values(), ids=RESIZERS)
-def test_crops_that_are_views_give_the_same_as_copies(resize: resample.Resize) -> None:
+def test_crops_that_are_views_give_the_same_as_copies(resize: Resize) -> None:
     whole = textured(240, 320)
     views = [
         whole[17:201, 33:290],
@@ -90,9 +96,7 @@ def test_crops_that_are_views_give_the_same_as_copies(resize: resample.Resize) -
 
 @pytest.mark.parametrize("resize", RESIZERS.values(), ids=RESIZERS)
 @pytest.mark.parametrize(("source", "target"), SHAPES)
-def test_the_result_equals_torchvisions(
-    source: tuple[int, int], target: tuple[int, int], resize: resample.Resize
-) -> None:
+def test_the_result_equals_torchvisions(source: tuple[int, int], target: tuple[int, int], resize: Resize) -> None:
     pixels = textured(*source)
     expected = torchvision_definition(pixels, target)
     found = resized(pixels, target, resize)
@@ -130,7 +134,7 @@ def test_random_places_turns_fills_and_flips_equal_numpys(dtype: type, channels:
         fill = tuple(rng.integers(0, 256, 3).tolist())
         source = (h, w) if number % 3 == 0 else tuple(rng.integers(1, 90, 2).tolist())
         pixels = rng.integers(0, 256, (*source, 3), np.uint8)
-        drawn = pixels if source == (h, w) else resized(pixels, (h, w), resize_torch)
+        drawn = pixels if source == (h, w) else resized(pixels, (h, w), resize_into)
         if dtype == np.uint16:
             pixels = rng.integers(0, 65536, (*source, 3), np.uint16) if number % 4 else pixels
             deep = pixels if pixels.dtype == np.uint16 else pixels.astype(np.uint16) * 257
@@ -144,7 +148,7 @@ def test_random_places_turns_fills_and_flips_equal_numpys(dtype: type, channels:
         expected = expected[:, ::-1] if flip else expected
         memory = np.full((3, height, width, channels), POISON, dtype)
         slot = torch.from_numpy(memory[1:2]).permute(0, 3, 1, 2)
-        write_sample(pixels, slot, flip, resize_torch, (x, y, w, h), turn, fill)
+        write_sample(pixels, slot, flip, resize_into, (x, y, w, h), turn, fill)
         # with 16 bits, one level, because float32 and float64 round differently
         assert np.abs(memory[1].astype(int) - expected).max() <= (dtype == np.uint16), (number, turn, flip)
         assert (memory[[0, 2]] == POISON).all()
@@ -167,9 +171,9 @@ def resize_exactly(pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
 def test_images_of_another_depth_are_scaled() -> None:
     levels = np.arange(256, dtype=np.uint8).repeat(3).reshape(16, 16, 3)
     deep, shallow = np.zeros((1, 16, 16, 3), np.uint16), np.zeros((1, 16, 16, 3), np.uint8)
-    write_sample(levels, torch.from_numpy(deep).permute(0, 3, 1, 2), False, resize_torch)
+    write_sample(levels, torch.from_numpy(deep).permute(0, 3, 1, 2), False, resize_into)
     assert np.array_equal(deep[0], levels.astype(np.uint16) * 257)
-    write_sample(deep[0], torch.from_numpy(shallow).permute(0, 3, 1, 2), False, resize_torch)
+    write_sample(deep[0], torch.from_numpy(shallow).permute(0, 3, 1, 2), False, resize_into)
     assert np.array_equal(shallow[0], levels)
 
 
@@ -178,5 +182,5 @@ def test_grey_pixels_keep_their_levels_in_one_channel() -> None:
         grey = np.arange(most).astype(dtype).reshape(-1, 64)
         slot = np.zeros((1, *grey.shape, 1), dtype)
         pixels = np.broadcast_to(grey[:, :, None], (*grey.shape, 3))
-        write_sample(pixels, torch.from_numpy(slot).permute(0, 3, 1, 2), False, resize_torch)
+        write_sample(pixels, torch.from_numpy(slot).permute(0, 3, 1, 2), False, resize_into)
         assert np.array_equal(slot[0, :, :, 0], grey)
