@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import io
-import random
+import math
 import sys
 import threading
 import time
@@ -21,6 +21,15 @@ import torch
 from penstock.loaders.make.compose_fields import ComposeFields, RowFields, WrongResultError, is_albumentations
 from penstock.loaders.make.global_draws import is_drawing, own_draws, seed_generators
 from penstock.loaders.make.layout import BatchLayout, Part
+from penstock.loaders.make.pil_images import (
+    as_pillow,
+    asks_for_pillow,
+    can_be_pillow,
+    first_step,
+    from_pillow,
+    is_torchvision,
+)
+from penstock.loaders.make.seeded_compose import SeededCompose
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.fields.field_kinds import FieldKind
 from penstock.pipelines.function_names import find_parts, name_function
@@ -35,7 +44,6 @@ WORDS = 4  # random words per call
 _TRIAL_S = 0.05  # duration of the calls in one thread, before the same calls in each of two threads
 _SERIAL = 1.5  # two threads that take this many times as long wait for each other
 _SCRIPT = ("__main__", "__mp_main__")  # module name of the user's script, and its name in a spawned process
-_by_name = threading.Lock()  # for albumentations' transforms, which have one random state for all threads
 
 
 class OwnTransform:
@@ -47,6 +55,8 @@ class OwnTransform:
       numpy.random.Generator;
     - an albumentations transform: `function(image=image)["image"]`, seeded by its set_random_seed(); the
       fields that move with the image are passed and returned with it (ComposeFields);
+    - a transform of torchvision that begins with a step for Pillow images, or one that fails with an array but not with
+      a Pillow image: `function(image)` with a Pillow image of mode RGB or L; also returned ones are read;
     - otherwise: `function(image)`.
 
     It may also draw from the global random state of Python, numpy and torch, for all images or for some of them:
@@ -73,15 +83,16 @@ class OwnTransform:
                 + ": pass it as pipeline=" * isinstance(function, ImagePipeline)
             )
         self.function = function
-        self._takes_image_by_name = is_albumentations(function)
+        self._by_name = SeededCompose(function) if is_albumentations(function) else None
         self.fields = ComposeFields(function, moving) if moving else None
-        self._takes_generator = not self._takes_image_by_name and takes_generator(function, num_others=1)
-        self.uses_global_state = False
+        self._takes_generator = self._by_name is None and takes_generator(function, num_others=1)
+        self.uses_global_state = self._takes_pillow = False
         self._trial_image = np.random.Generator(np.random.Philox(0)).integers(0, 256, image.shape).astype(image.dtype)
         self._trial_fields = None if self.fields is None else self.fields.example(*image.shape[:2])
         words = np.arange(WORDS, dtype=np.uint64)
         before = find_parts(function)
         with own_draws():
+            self._choose_input(words)
             self.uses_global_state = is_drawing(lambda: self._try(words))
             first, second = self._try_seeded(words), self._try_seeded(words)
         self.part = Part(first.shape, first.dtype.str)
@@ -92,6 +103,34 @@ class OwnTransform:
                 "transform returns different results for the same image and random state, so the stream cannot be "
                 "reproduced: draw from the generator that it receives as a second parameter",
             )
+        if first.dtype.kind == "f" and first.ndim == 3 and first.shape[2] == image.shape[2] != first.shape[0]:
+            warn_user(
+                f"transform returns {_kind(first)}, channels last, and batches have this layout: for a model, return "
+                "channels first (end it with ToTensorV2() or np.moveaxis(image, 2, 0)), or uint8, which is normalised",
+            )
+
+    def _choose_input(self, words: npt.NDArray[np.uint64]) -> None:
+        """Find out whether `function` takes an array or a Pillow image. Raises ValueError if it takes neither."""
+        can_be = self._by_name is None and can_be_pillow(self._trial_image)
+        self._takes_pillow = self._by_name is None and asks_for_pillow(self.function)
+        if self._takes_pillow and not can_be:
+            step, given = type(first_step(self.function)).__name__, _kind(self._trial_image)
+            raise ValueError(f"transform begins with {step}, which needs a Pillow image, not {given}: {_PILLOW_NEEDS}")
+        try:
+            self._try(words)
+        except ValueError:
+            if self._takes_pillow or not can_be:
+                raise
+            self._takes_pillow = True
+            try:
+                self._try(words)
+                return
+            except ValueError as error:
+                # It takes the image, but its result is wrong; or it takes no arrays anyway.
+                if error.__cause__ is None or is_torchvision(self.function):
+                    raise
+            self._takes_pillow = False
+            raise
 
     def _try_seeded(self, words: npt.NDArray[np.uint64]) -> npt.NDArray[np.generic]:
         if self.uses_global_state:
@@ -105,7 +144,9 @@ class OwnTransform:
             raise ValueError(str(error)) from None
         except Exception as error:
             given = _kind(self._trial_image) + (" and its fields" if self.fields else "")
-            raise ValueError(f"transform raised {describe_exception(error)} for an image of {given}") from error
+            kind = "a Pillow image" if self._takes_pillow else "an image"
+            fix = ": begin it with ToImage() if it needs a tensor" if self._takes_pillow else ""
+            raise ValueError(f"transform raised {describe_exception(error)} for {kind} of {given}{fix}") from error
 
     def __call__(
         self, image: Pixels, words: npt.NDArray[np.uint64], fields: RowFields | None = None
@@ -129,50 +170,58 @@ class OwnTransform:
     def _call(
         self, image: Pixels, words: npt.NDArray[np.uint64], fields: RowFields | None = None
     ) -> tuple[npt.NDArray[np.generic], RowFields | None]:
-        if self._takes_image_by_name:
-            return self._call_by_name(image, int(words[0]), fields)
+        if self._by_name is not None:
+            return self._call_by_name(self._by_name, image, int(words[0]), fields)
+        given = as_pillow(image) if self._takes_pillow else image
         if self._takes_generator:
-            return _as_array(self.function(image, _generator(words))), None
-        return _as_array(self.function(image)), None
+            result = self.function(given, _generator(words))
+        else:
+            result = self.function(given)
+        return _as_array(from_pillow(result, image.shape[2])), None
 
     def _call_by_name(
-        self, image: Pixels, seed: int, fields: RowFields | None
+        self, compose: SeededCompose, image: Pixels, seed: int, fields: RowFields | None
     ) -> tuple[npt.NDArray[Any], RowFields | None]:
-        function: Any = self.function
-        with _by_name:
-            if hasattr(function, "_get_effective_seed"):  # it mixes torch's worker number into a seed
-                function.set_random_state(np.random.default_rng(seed), random.Random(seed))  # noqa: S311
-            elif hasattr(function, "set_random_seed"):  # older versions draw from the global random state
-                function.set_random_seed(seed)
-            if self.fields is None or fields is None:
-                return _as_array(function(image=image)["image"]), None
-            size = image.shape[0], image.shape[1]
-            returned = function(image=image, **self.fields.arguments(fields, size))
+        if self.fields is None or fields is None:
+            return _as_array(compose(seed, image=image)["image"]), None
+        size = image.shape[0], image.shape[1]
+        returned = compose(seed, image=image, **self.fields.arguments(fields, size))
         result = _as_array(returned["image"])
         if not keeps_size(result.shape, size):
             raise WrongResultError(size_fault(self.fields.names, result.shape, size))
         return result, self.fields.take(returned, fields, size)
 
-    def holds_interpreter_lock(self) -> bool:
-        """Return whether two threads that call it wait for each other. Takes a tenth of a second."""
-        if self.uses_global_state or self._takes_image_by_name:
-            return True
-        words, calls, started = np.zeros(WORDS, np.uint64), 0, time.perf_counter()
+    def measure_lock(self) -> tuple[float, float]:
+        """Return the processor time of a call, and how much of it excludes calls in other threads, in seconds.
+
+        The second is 0 if two threads do not wait for each other, the whole call otherwise, and infinite if only one
+        thread may call it. Takes a tenth of a second.
+        """
+        if self.uses_global_state or (self._by_name is not None and not self._by_name.is_copied):
+            return 0.0, math.inf
+        words, calls, started, used = np.zeros(WORDS, np.uint64), 0, time.perf_counter(), time.thread_time()
         while (alone := time.perf_counter() - started) < _TRIAL_S:
             self._call(self._trial_image, words)
             calls += 1
+        cost = (time.thread_time() - used) / calls
+        begin = threading.Barrier(3)
 
         def again() -> None:
             with contextlib.suppress(Exception):  # the stream will name the sample
+                self._call(self._trial_image, words)  # the first call of a thread may make a copy
+            begin.wait()
+            with contextlib.suppress(Exception):
                 for _ in range(calls):
                     self._call(self._trial_image, words)
 
-        threads, started = [threading.Thread(target=again) for _ in range(2)], time.perf_counter()
+        threads = [threading.Thread(target=again) for _ in range(2)]
         for thread in threads:
             thread.start()
+        begin.wait()
+        started = time.perf_counter()
         for thread in threads:
             thread.join()
-        return time.perf_counter() - started > _SERIAL * alone
+        return cost, cost if time.perf_counter() - started > _SERIAL * alone else 0.0
 
     @property
     def needs_script(self) -> bool:
@@ -189,6 +238,7 @@ class OwnTransform:
         return not all(map(_can_be_imported, modules.found))
 
 
+_PILLOW_NEEDS = "install pillow, and use depth=8 with channels 1 or 3, or begin it with ToImage()"
 _FIX = "see the traceback; with workers=0 a debugger stops there"
 
 

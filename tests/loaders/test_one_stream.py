@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from served_steps import Step, as_steps, join, serve_steps
-from transform_functions import ByName, Module, from_global_state, jitter, mean, roll
+from transform_functions import ByName, Module, from_global_state, jitter, mean, roll, torchvision_steps
 
 from penstock.loaders import Blocks, ByUpdate, PatchBudget, create_loader
 from penstock.loaders.front.loader import Batch, Loader
@@ -67,7 +67,7 @@ FILTERS: dict[str, dict[str, Any]] = {
 TRANSFORMS = {"jitter": jitter, "global state": from_global_state}
 # The same code draws and makes all crops, in threads and in processes, on any rank.
 OF_EACH_CROP = ("threads", "hdf5", "hdf5, python", "dali")
-ALONE = {"roll": roll, "mean": mean, "module": Module(), "by name": ByName()}
+ALONE = {"roll": roll, "mean": mean, "module": Module(), "by name": ByName(), "pillow": torchvision_steps}
 CASES: dict[str, dict[str, Any]] = {
     **{name: {"pipeline": ImagePipeline(**crop)} for name, crop in CROPS.items()},
     **{name: {"transform": function, "dtype": torch.float32} for name, function in (TRANSFORMS | ALONE).items()},
@@ -126,6 +126,7 @@ def test_every_backend_serves_the_stream(photos: Path, streams: dict[str, list[S
         assert serve_steps(loader, rounds=rounds) == streams[case]
 
 
+@pytest.mark.filterwarnings("ignore:transform draws from the global random state")
 @pytest.mark.parametrize("case", [case for case in CASES if case not in {**CHANGES, **CROPS}] + ["scale jitter"])
 def test_ranks_resume_together_from_a_state(photos: Path, streams: dict[str, list[Step]], case: str) -> None:
     with open_loader(photos, case, workers=2) as loader:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import random
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,19 @@ import pytest
 import torch
 from memory_source import MemorySource
 from PIL import Image
-from transform_functions import Faulty, from_global_state, from_own_state, mean
+from transform_functions import (
+    ByName,
+    Compose,
+    Faulty,
+    Normalize,
+    RandomHorizontalFlip,
+    ToPILImage,
+    ToTensor,
+    from_global_state,
+    from_own_state,
+    mean,
+    torchvision_steps,
+)
 
 from penstock.loaders import LoaderError, create_loader
 from penstock.loaders.front.loader import Loader
@@ -109,12 +124,92 @@ def test_a_transform_that_raises_is_refused_with_its_line(photos: Path) -> None:
         OwnTransform(from_own_state, Part((8, 8, 3)))
 
 
+def mirror(image: Any, generator: np.random.Generator) -> Any:
+    """Take a Pillow image, although nothing says so."""
+    return image.convert("RGB").transpose(0) if generator.uniform() < 2 else image
+
+
+PILLOW_STEPS: dict[str, Any] = {
+    "first version": Compose(RandomHorizontalFlip(1), ToTensor(), Normalize()),
+    "second version, which leaves arrays": Compose(RandomHorizontalFlip(1, refuses=False), ToTensor(), Normalize()),
+    "begins with ToPILImage": Compose(ToPILImage(), RandomHorizontalFlip(1), ToTensor(), Normalize()),
+    "composed": Compose(Compose(RandomHorizontalFlip(1, refuses=False)), ToTensor(), Normalize()),
+    "own function first": Compose(lambda image: image.convert("RGB"), RandomHorizontalFlip(1), ToTensor(), Normalize()),
+}
+
+
+@pytest.mark.parametrize("steps", PILLOW_STEPS)
+def test_steps_for_pillow_images_get_one(photos: Path, steps: str) -> None:
+    pipeline = imagenet_eval(SIZE)
+    with open_loader(photos, pipeline=pipeline, dtype=torch.uint8) as loader:
+        levels = next(iter(loader))[0]
+    with open_loader(photos, pipeline=pipeline, transform=PILLOW_STEPS[steps]) as loader:
+        assert torch.equal(next(iter(loader))[0], levels.flip(-1) / 255 - 0.5)
+
+
+def test_pillow_images_are_results(photos: Path) -> None:
+    for channels in ({}, {"channels": 1, "mean": 0.4, "std": 0.2}):
+        pipeline = ImagePipeline(size=(SIZE, SIZE), crop="center", flip=0, **channels)
+        with open_loader(photos, pipeline=pipeline) as loader:
+            images = next(iter(loader))[0]
+        function = (lambda image: image.transpose(0)) if channels else mirror
+        with open_loader(photos, pipeline=pipeline, transform=function) as loader:
+            assert torch.equal(next(iter(loader))[0], images.flip(-1))
+
+
+def test_a_transform_whose_image_it_cannot_get_is_refused(photos: Path) -> None:
+    deep = ImagePipeline(size=(SIZE, SIZE), depth=16)
+    for function, pipeline, message in (
+        (
+            torchvision_steps,
+            deep,
+            "begins with RandomHorizontalFlip, which needs a Pillow image, not uint16 .* depth=8",
+        ),
+        (Compose(Normalize(), ToTensor()), imagenet_train(SIZE), "for a Pillow image of .*: begin it with ToImage"),
+        (lambda image: image.convert("RGBA"), imagenet_train(SIZE), "Pillow images of mode RGB, got RGBA"),
+        (lambda image: image.nothing, imagenet_train(SIZE), "'numpy.ndarray' object has no attribute 'nothing'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            open_loader(photos, pipeline=pipeline, transform=function)
+
+
+class Slow(ByName):
+    """Another thread may run between its seed and its draw; with a lock it cannot be copied."""
+
+    def __init__(self, lock: Any = None) -> None:
+        super().__init__()
+        self._lock = lock
+
+    def __call__(self, *, image: Any) -> dict[str, Any]:
+        time.sleep(0.001)
+        return super().__call__(image=image)
+
+
+Slow.__module__ = ByName.__module__
+
+
+@pytest.mark.parametrize("lock", [None, threading.Lock()])
+def test_threads_have_their_own_albumentations(photos: Path, lock: Any) -> None:
+    served = []
+    for workers in ({"workers": 0}, {"workers": 3, "workers_are": "threads", "batch_size": NUM_PHOTOS}):
+        with open_loader(photos, transform=Slow(lock), pipeline=imagenet_eval(SIZE), **workers) as loader:
+            served.append(torch.cat([images for images, _ in loader]))
+            transform = Slow(lock)
+    assert torch.equal(*served)
+    assert OwnTransform(transform, Part((8, 8, 3))).measure_lock()[1] == (0 if lock is None else math.inf)
+
+
+def test_floats_with_channels_last_are_named(photos: Path) -> None:
+    with pytest.warns(UserWarning, match=r"returns float32 \[16, 16, 3\], channels last.*ToTensorV2\(\)"):
+        open_loader(photos, transform=lambda image: image.astype(np.float32)).close()
+
+
 def test_a_transform_that_holds_the_interpreter_lock_runs_in_processes(photos: Path) -> None:
     with open_loader(photos, transform=from_global_state, workers=2) as loader:
         assert loader.describe()["start_method"] == "forkserver"
 
     def serve_in_threads() -> None:
-        with open_loader(photos, transform=lambda image: image * random.random(), workers=2) as loader:
+        with open_loader(photos, transform=lambda image: image[0] * random.random(), workers=2) as loader:
             assert len(list(loader)) == NUM_PHOTOS // BATCH
             assert loader.describe()["workers_are"] == "threads"
 

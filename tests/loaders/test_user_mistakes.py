@@ -251,7 +251,7 @@ PARTS = {
     "serve(transform=lambda image: image[: int(image[0, 0, 0]) % 9 + 1])": "sample=|must return uint8 [|got uint8 [",
     "create_loader('photos', transform='ToTensor')": "transform must be a function",
     "create_loader('photos', transform=lambda image: None)": "must return one tensor or array",
-    "create_loader('photos', transform=lambda image: image.convert('L'))": "has no attribute 'convert'|uint8",
+    "create_loader('photos', transform=lambda image: image.convert('L'))": "Pillow images of mode RGB, got L",
     "serve(workers=1, workers_are='processes', transform=lambda image: image)": "a lambda|in a module|'threads'",
     "serve(workers=1, start_method='spawn', transform=lambda image: image)": "a lambda|in a module|'threads'",
     "serve(batch_transform=lambda images: images)": "it must return (images, labels)",

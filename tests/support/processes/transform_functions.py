@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
+import sys
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import PIL.Image
 import torch
 
 Image = npt.NDArray[np.uint8]
@@ -45,6 +47,63 @@ class Module(torch.nn.Module):
         return torch.from_numpy(image).permute(2, 0, 1) * torch.rand(())
 
 
+class Compose:
+    """Runs steps in order, as torchvision's does."""
+
+    def __init__(self, *transforms: Any) -> None:
+        self.transforms = list(transforms)
+
+    def __call__(self, image: Any) -> Any:
+        for transform in self.transforms:
+            image = transform(image)
+        return image
+
+
+class RandomHorizontalFlip:
+    """Draws from torch's state; refuses arrays, as torchvision's first version does, or returns them unchanged."""
+
+    def __init__(self, p: float = 0.5, *, refuses: bool = True) -> None:
+        self.p, self.refuses = p, refuses
+
+    def __call__(self, image: Any) -> Any:
+        if isinstance(image, np.ndarray):
+            if self.refuses:
+                raise TypeError(f"img should be PIL Image. Got {type(image)}")
+            return image
+        return image.transpose(0) if torch.rand(1) < self.p else image  # PIL.Image.Transpose.FLIP_LEFT_RIGHT
+
+
+class ToTensor:
+    """Takes Pillow images and arrays."""
+
+    def __call__(self, image: Any) -> torch.Tensor:
+        return torch.from_numpy(np.array(image, np.float32)).permute(2, 0, 1) / 255
+
+
+class ToPILImage:
+    """Takes arrays only."""
+
+    def __call__(self, image: Any) -> Any:
+        if not isinstance(image, np.ndarray):
+            raise TypeError(f"pic should be Tensor or ndarray. Got {type(image)}.")
+        return PIL.Image.fromarray(image)
+
+
+class Normalize:
+    """Takes tensors only."""
+
+    def __call__(self, image: Any) -> Any:
+        if not isinstance(image, torch.Tensor):
+            raise TypeError(f"img should be Tensor Image. Got {type(image)}")
+        return image - 0.5
+
+
+for _step in (Compose, RandomHorizontalFlip, ToTensor, ToPILImage, Normalize):
+    _step.__module__ = "torchvision.transforms.transforms"
+sys.modules["torchvision.transforms.transforms"] = sys.modules[__name__]  # for pickle
+torchvision_steps = Compose(RandomHorizontalFlip(), ToTensor(), Normalize())
+
+
 class ByName:
     """A transform like albumentations': images by name, and a private random state that can be seeded."""
 
@@ -55,7 +114,7 @@ class ByName:
         self._state.seed(seed)
 
     def __call__(self, *, image: Image) -> dict[str, Any]:
-        return {"image": image * np.float32(self._state.random())}
+        return {"image": np.moveaxis(image, 2, 0) * np.float32(self._state.random())}
 
 
 ByName.__module__ = "albumentations.core.composition"

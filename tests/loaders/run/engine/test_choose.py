@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ from make_planner import make_planner
 from memory_source import MemorySource
 from photo_folder import photo
 
+from penstock.loaders.run.engine import choose
 from penstock.loaders.run.engine.choose import open_engine
 from penstock.loaders.run.engine.process_engine import ProcessOptions
 
@@ -70,3 +73,26 @@ def test_only_the_first_sample_is_read_and_only_once() -> None:
     source.read = lambda index: read.append(index) or plain(index)  # type: ignore[method-assign, func-returns-value]
     open_engine("torch", make_planner(source), ProcessOptions(workers=2)).close()
     assert read == [0]
+
+
+@pytest.mark.parametrize(
+    ("costs", "image_us", "workers", "suffices"),
+    [
+        ([(300, 300)], 2000, 4, True),  # albumentations on photos
+        ([(300, 300)], 300, 4, False),  # the same on small images
+        ([(5000, 5000)], 2000, 2, False),  # computes in Python
+        ([(5000, 0)], 0, 16, True),  # releases the lock
+        ([(300, 300), (0, math.inf)], 10**6, 2, False),  # draws from the global state
+        ([(300, 300), (300, 0)], 2000, 4, True),
+    ],
+)
+def test_threads_run_transforms_if_the_lock_suffices(
+    costs: list[tuple[float, float]],
+    image_us: float,
+    workers: int,
+    suffices: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(choose, "default_workers", lambda: 16)
+    own: Any = [SimpleNamespace(measure_lock=lambda cost=cost: cost) for cost in costs]
+    assert choose._lock_suffices(own, workers, lambda: image_us) is suffices

@@ -33,7 +33,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def add_noise(image: Any, generator: np.random.Generator) -> Any:
-    return np.float32(image[4:]) + generator.integers(0, 100)
+    return np.float32(np.moveaxis(image[4:], 2, 0)) + generator.integers(0, 100)
 
 
 VIEWS = [imagenet_train(32), imagenet_train((24, 40), rotate90=0), ImagePipeline(crop="letterbox", size=(20, 20))]

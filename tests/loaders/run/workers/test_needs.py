@@ -120,7 +120,7 @@ def test_needs_count_slots_outputs_and_processes() -> None:
 
 
 def halve(image: np.ndarray) -> np.ndarray:
-    return np.float32(image[::2])
+    return np.float32(np.moveaxis(image[::2], 2, 0))
 
 
 def test_needs_of_transforms_are_results_and_crops_of_each_worker() -> None:
