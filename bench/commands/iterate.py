@@ -31,6 +31,7 @@ class StreamOptions(common.LoadingOptions, common.PolicyOptions):
     rank: int | None = setting(None, "Rank, with --world-size.", min=0)
     world_size: int | None = setting(None, "Number of ranks, with --rank.", min=1)
     shuffle: bool | None = setting(None, "Shuffle each epoch.")
+    epoch_samples: int | None = setting(None, "Samples per shuffled epoch.", min=1)
     drop_last: bool | None = setting(None, "Drop a partial batch.")
     cache: Cache = None
     prefetch: Prefetch = None

@@ -10,7 +10,7 @@ from penstock.bench.record.bench_record import LOSSLESS_CACHE, BenchRecord, deco
 from penstock.bench.verdict.figures import SCALES, Figures
 from penstock.loaders.data.remote.fetcher import MAX_REQUEST_BYTES
 from penstock.loaders.data.remote.remote_source import RemoteOptions
-from penstock.loaders.front.choose_order import BLOCK_GROUP, BLOCK_SAMPLES
+from penstock.loaders.front.shuffles import BLOCK_GROUP, BLOCK_SAMPLES
 from penstock.loaders.make.read_ahead import LEAD
 from penstock.pipelines.errors import size_text
 

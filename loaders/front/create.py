@@ -16,11 +16,12 @@ from penstock.loaders.data.labels.labelled import warn_of_lost_labels, warn_of_n
 from penstock.loaders.data.sources.contract import Source, has_fields, is_cache
 from penstock.loaders.front.backend_choice import Choice, choose_named, choose_saved
 from penstock.loaders.front.backends import BACKENDS
-from penstock.loaders.front.choose_order import Shuffle, checked_shuffle, choose_order
+from penstock.loaders.front.choose_order import choose_order
 from penstock.loaders.front.loader import Loader
 from penstock.loaders.front.loader_options import LoaderOptions
 from penstock.loaders.front.open_source import SourceLike, open_source, split_options
 from penstock.loaders.front.profile import DEFAULT_PROFILE
+from penstock.loaders.front.shuffles import Shuffle, checked_shuffle
 from penstock.loaders.front.view_stages import check_mixing, checked_transforms, make_stage
 from penstock.loaders.make.batch_planner import BatchPlanner
 from penstock.loaders.make.engine_contract import Engine
@@ -128,10 +129,12 @@ def create_loader(  # noqa: PLR0913  this function accepts all settings of a loa
         shuffle: on by default, unless the pipeline is not random (imagenet_eval). "blocks" or Blocks(...) shuffles
             blocks of neighbouring samples (row groups of Parquet files), assigns each block to one rank, and mixes the
             samples within a group of blocks. Use it for remote data, with local_cache or enough bytes_ahead, and
-            for storage that is slow at random reads.
+            for storage that is slow at random reads. Repeated(3) serves 3 views of a sample, on different ranks
+            (repeated augmentation); PerClass(4) serves 4 samples of each class in a batch (metric learning).
         weights: draw samples with replacement: one weight per sample, a dict of each class's share of the draws, or
             "balanced" for equal shares of all classes.
-        epoch_samples: samples per epoch, with weights or a shuffled mix(...); by default the size of the data.
+        epoch_samples: samples per epoch, if they are shuffled or drawn; by default the size of the data. A shuffled
+            epoch continues where the previous one stopped, and the data is shuffled again after each pass.
         drop_last: whether to drop samples that do not fill a batch on every rank; by default the value of shuffle.
         pad: whether to fill short batches with padding rows (index and label -1), so that all batches are full and all
             ranks make the same number of steps. By default several ranks pad, and a single rank has a short last batch.
@@ -203,7 +206,15 @@ def create_loader(  # noqa: PLR0913  this function accepts all settings of a loa
         raise ValueError("depth=16 needs the image files: caches store 8 bits per channel")
     refuses = policy.on_bad_sample == "raise"
     in_buckets = partial(order_by_buckets, named, views[0], shapes.buckets, seed, shuffled=shuffled, refuses=refuses)
-    order = choose_order(named, shuffle, seed, weights, epoch_samples, in_buckets if shapes.buckets else None)
+    order = choose_order(
+        named,
+        shuffle,
+        seed,
+        weights,
+        epoch_samples,
+        in_buckets if shapes.buckets else None,
+        batch_size=shapes.equal_batch,
+    )
     place = distributed_place(rank, world_size, certain=False)
     schedule = Schedule(
         n=order.n,
@@ -218,6 +229,7 @@ def create_loader(  # noqa: PLR0913  this function accepts all settings of a loa
         phases=shapes.phases,
         rounds=shapes.rounds,
     )
+    schedule.warn_of_left_out()
     if views[0].augment.mixes:
         check_mixing(schedule, named)
     transforms = checked_transforms(

@@ -12,6 +12,7 @@ from penstock.loaders.data.sources.contract import BlockSource, Source, is_fetch
 from penstock.loaders.order.block_order import BlockShuffled
 from penstock.loaders.order.cursor import NOWHERE, Cursor
 from penstock.loaders.order.schedule import Schedule
+from penstock.loaders.order.virtual_epochs import VirtualEpochs
 
 _MAX_STEPS = 1024  # batches ahead, even if they are small
 LEAD = 1.25  # samples are announced this far ahead, as a multiple of the samples that are mixed together,
@@ -86,18 +87,23 @@ class BlockFetch:
     _size: int  # number of its positions
     _end: Cursor
 
-    def __init__(self, source: BlockSource, schedule: Schedule, order: BlockShuffled) -> None:
-        self._source, self._schedule, self._order = source, schedule, order
-        lead = max(int(LEAD * min(schedule.n, order.mixed)), _MIN_STEPS * schedule.global_batch)
+    def __init__(
+        self, source: BlockSource, schedule: Schedule, order: BlockShuffled | VirtualEpochs, blocks: BlockShuffled
+    ) -> None:
+        """Announce the samples of `order`, which serves all or some epochs of `blocks`."""
+        self._source, self._schedule, self._order, self._block = source, schedule, order, blocks.block
+        lead = max(int(LEAD * min(blocks.n, blocks.mixed)), _MIN_STEPS * schedule.global_batch)
         self._ahead = schedule.global_batch + lead  # positions that are announced before they are served
 
     @classmethod
     def of(cls, source: Source, schedule: Schedule, cursor: Cursor) -> BlockFetch | None:
         """Return a BlockFetch from `cursor` on; None if the order has no blocks, or the source too little memory."""
         order = schedule.order
-        if not isinstance(order, BlockShuffled) or not isinstance(source, BlockSource):
+        blocks = order.order if isinstance(order, VirtualEpochs) else order
+        if not isinstance(blocks, BlockShuffled) or not isinstance(source, BlockSource):
             return None
-        fetch = cls(source, schedule, order)
+        assert isinstance(order, (BlockShuffled, VirtualEpochs))
+        fetch = cls(source, schedule, order, blocks)
         if order.span_at(*cursor) is None or schedule.changes_within or not fetch.has_room():
             return None
         fetch._start = cursor  # a step begins here; in later epochs, at 0
@@ -117,8 +123,7 @@ class BlockFetch:
         while True:
             due = len(self._samples) * max(0, target - self._first) // self._size
             if due < len(self._samples):  # whole blocks
-                block = self._order.block
-                due = int(np.searchsorted(self._samples, self._samples[due] // block * block))
+                due = int(np.searchsorted(self._samples, self._samples[due] // self._block * self._block))
             if due > self._num_announced:
                 self._source.announce_blocks(self._samples[self._num_announced : due])
                 self._num_announced = due

@@ -30,6 +30,8 @@ class EpochSteps(ABC):
         rank: the rank that positions are computed for.
         world_size: number of ranks.
         lanes: number of lanes of the order; see BlockShuffled.
+        shift: lane of the first position.
+        copies: how many consecutive positions have the same sample; see RepeatShuffled.
         kind: name of these steps in messages, if they begin at certain places only.
     """
 
@@ -38,6 +40,8 @@ class EpochSteps(ABC):
     rank: int
     world_size: int
     lanes: int
+    shift: int = 0
+    copies: int = 1
     kind: ClassVar[str] = ""
 
     @property
@@ -71,12 +75,15 @@ class EpochSteps(ABC):
         Positions of n and above are without a sample. They come last.
         """
         batch, rows = self.batch(place), self._rows(place)
-        modulus = math.gcd(self.lanes, batch)
-        remainders, turns = np.divmod(rows, batch // modulus)
         begins = place + batch * np.arange(steps, dtype=np.int64)[:, None]
-        positions: Index = begins + (remainders - begins) % modulus + turns * modulus
+        if self.copies > 1:
+            positions = _separate_copies(self.copies, begins, batch, rows)
+        else:
+            modulus = math.gcd(self.lanes, batch)
+            remainders, turns = np.divmod(rows, batch // modulus)
+            positions = begins + (remainders - begins - self.shift) % modulus + turns * modulus
         outside = positions >= self.n
-        if modulus > 1 and outside.any():
+        if outside.any():
             positions = np.take_along_axis(positions, np.argsort(outside, axis=1, kind="stable"), axis=1)
         return positions
 
@@ -107,6 +114,21 @@ class EpochSteps(ABC):
     def refuse_never_full(self, batch: int) -> None:
         """Raise ValueError if a global batch of `batch` samples is never full."""
         refuse_never_full(batch, self.n, f"{self.n} samples")
+
+
+def _separate_copies(copies: int, begins: Index, batch: int, rows: Index) -> Index:
+    """Return the positions of `rows` in steps at `begins`, sorted by their remainder modulo `copies`.
+
+    Two copies of a sample are then at least batch // copies rows apart: on different ranks, if there are enough.
+    begins: int64 [steps, 1]; rows: int64 [k]; returns int64 [steps, k].
+    """
+    firsts = begins + (np.arange(copies) - begins) % copies  # the first position with each remainder
+    counts = np.maximum(0, -(-(begins + batch - firsts) // copies))
+    starts = np.cumsum(counts, axis=1) - counts  # the first row with each remainder
+    remainders = (rows[:, None] >= starts[:, None, 1:]).sum(axis=2)
+    firsts, starts = (np.take_along_axis(each, remainders, axis=1) for each in (firsts, starts))
+    positions: Index = firsts + (rows - starts) * copies
+    return positions
 
 
 def refuse_never_full(batch: int, samples: int, name: str, cure: str = "") -> None:

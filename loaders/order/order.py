@@ -25,7 +25,8 @@ class Order(Protocol):
 
     An order with `lanes` serves position p in lane p % lanes, and Schedule gives whole lanes to ranks. Its
     `span_at(epoch, position)` returns about `mixed` positions with neighbouring samples in the source, so that they can
-    be fetched together.
+    be fetched together. An order with `copies` serves each sample at so many consecutive positions, and Schedule gives
+    them to different ranks.
 
     Attributes:
         n: positions per epoch.

@@ -18,6 +18,7 @@ from penstock.loaders.order.cursor import Cursor
 from penstock.loaders.order.epoch_steps import EpochSteps, EqualSteps, Rounds, RoundSteps, Shape, Size, count_steps
 from penstock.loaders.order.order import InOrder, Order, Shuffled
 from penstock.loaders.order.permutation import Index
+from penstock.loaders.order.virtual_epochs import VirtualEpochs
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.messages.checked import checked_bool, set_checked
 from penstock.pipelines.messages.user_warnings import warn_user
@@ -178,7 +179,8 @@ class Schedule:
         """Return the steps of an epoch."""
         order, rounds, world_size = self.order, self.rounds, self.world_size
         about: Any = {name: getattr(self, name) for name in ("n", "drop_last", "rank", "world_size")}
-        about["lanes"] = getattr(order, "lanes", 1)
+        about |= {name: getattr(order, name, 1) for name in ("lanes", "copies")}
+        about["shift"] = order.shift(epoch) if isinstance(order, VirtualEpochs) else 0
         if rounds is not None:
             batches = tuple(batch_size * world_size for batch_size in rounds.batch_sizes)
             return RoundSteps(**about, rounds=rounds, batches=batches, key=(self.seed, epoch))
@@ -254,6 +256,15 @@ class Schedule:
                 "to serve them, resume with the batch_size and ranks of the state, or with drop_last=False",
             )
         return settled
+
+    def warn_of_left_out(self) -> None:
+        """Warn if steps leave out samples of each virtual epoch, which the next epochs do not serve either."""
+        left = self.n - self._steps(0).end
+        if isinstance(self.order, VirtualEpochs) and self.drop_last and left:
+            warn_user(
+                f"the last {left} of epoch_samples={self.n} do not fill a batch and are left out of each epoch, so a "
+                f"pass does not serve all samples: choose a multiple of {self.global_batch}, or pass drop_last=False",
+            )
 
     def saved_sizes(self, size: Size) -> dict[str, object]:
         """Return the image sizes as JSON values for a state; `size` is the pipeline's."""

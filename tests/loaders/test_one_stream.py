@@ -13,7 +13,7 @@ import torch
 from served_steps import Step, as_steps, join, serve_steps
 from transform_functions import ByName, Module, from_global_state, jitter, mean, roll, torchvision_steps
 
-from penstock.loaders import Blocks, ByUpdate, PatchBudget, create_loader
+from penstock.loaders import Blocks, ByUpdate, PatchBudget, PerClass, Repeated, create_loader
 from penstock.loaders.front.loader import Batch, Loader
 from penstock.pipelines import ImagePipeline, imagenet_eval, imagenet_train
 
@@ -46,6 +46,10 @@ CROPS: dict[str, dict[str, Any]] = {
 ORDERS: dict[str, dict[str, Any]] = {
     "blocks": {"shuffle": Blocks(samples=4, group=8)},
     "weights": {"weights": np.arange(NUM_PHOTOS) % 5 + 0.5, "epoch_samples": 50},
+    "repeated": {"shuffle": Repeated(3)},
+    "per class": {"shuffle": PerClass(4), "epoch_samples": 56},
+    "virtual epochs": {"epoch_samples": 24},
+    "virtual epochs of blocks": {"epoch_samples": 24, "shuffle": Blocks(samples=4, group=8)},
 }
 CHANGES: dict[str, dict[str, Any]] = {
     "buckets": {"buckets": BUCKETS, "pipeline": imagenet_train(interpolation="random")},
@@ -127,7 +131,9 @@ def test_every_backend_serves_the_stream(photos: Path, streams: dict[str, list[S
 
 
 @pytest.mark.filterwarnings("ignore:transform draws from the global random state")
-@pytest.mark.parametrize("case", [case for case in CASES if case not in {**CHANGES, **CROPS}] + ["scale jitter"])
+@pytest.mark.parametrize(
+    "case", [case for case in CASES if case not in {**CHANGES, **CROPS, "per class": 0}] + ["scale jitter"]
+)
 def test_ranks_resume_together_from_a_state(photos: Path, streams: dict[str, list[Step]], case: str) -> None:
     with open_loader(photos, case, workers=2) as loader:
         head = as_steps(itertools.islice(loader.batches(), 3))
@@ -138,6 +144,25 @@ def test_ranks_resume_together_from_a_state(photos: Path, streams: dict[str, lis
             loader.load_state_dict(state)
             tails.append(serve_steps(loader))
     assert head + join(tails) == streams[case]
+
+
+def test_ranks_serve_batches_of_classes_in_turn(photos: Path, streams: dict[str, list[Step]]) -> None:
+    """The batch of a rank stays the same, so two ranks serve two of its steps at once, also after a resume on one."""
+    with open_loader(photos, "per class") as loader:
+        head = as_steps(itertools.islice(loader.batches(), 2))
+        state = json.loads(json.dumps(loader.state_dict()))
+    ranks = []
+    for rank in range(2):
+        with open_loader(photos, "per class", rank=rank, world_size=2) as loader:
+            loader.load_state_dict(state)
+            ranks.append(serve_steps(loader, 1))
+    pairs = list(zip(*ranks, strict=True))
+    assert len(pairs) == 2
+    rows = [step.rows for step in (*head, *(step for pair in pairs for step in pair))]
+    assert rows == [step.rows for step in streams["per class"] if step.epoch == 0][:6]
+    for served in rows:
+        labels = [row.label for row in served]
+        assert [len(set(labels[:4])), len(set(labels[4:])), len(set(labels))] == [1, 1, 2]
 
 
 def test_the_streams_follow_their_settings(streams: dict[str, list[Step]]) -> None:
@@ -158,6 +183,9 @@ def test_the_streams_follow_their_settings(streams: dict[str, list[Step]]) -> No
     twice = [row for step in epochs("weights")[0] for row in step.rows]  # many samples occur again, with other crops
     assert len({row.index for row in twice}) < len(twice) - 5
     assert len({row.pixels[0].crc for row in twice}) == len(twice)
+    copies = [row for step in epochs("repeated")[0] for row in step.rows]
+    assert len({row.index for row in copies}) == -(-NUM_PHOTOS // 3)
+    assert len({row.pixels[0].crc for row in copies}) == NUM_PHOTOS
     views = streams["views"][0].rows[0].pixels
     assert [view.values.size for view in views] == [3 * size for size in (32 * 32, 32 * 32, 16 * 24, 20 * 20)]
 

@@ -81,6 +81,20 @@ ORDERS = {
     "loader(weights='balanced', shuffle=False)": "cannot be combined with shuffle",
     "loader(weights='balanced', shuffle=Blocks())": "cannot be combined with shuffle",
     "Blocks(group=0)": "group must be at least 1",
+    "Repeated(1)": "times must be at least 2",
+    "loader(shuffle=Repeated(3), weights='balanced')": "cannot be combined with shuffle",
+    "loader(shuffle=Repeated(3), epoch_samples=37)": "at most 36 with Repeated(3), 3 views of 12 samples, got 37",
+    "loader(shuffle=Repeated(3), buckets=BUCKETS)": "buckets serve each sample once",
+    "create_loader(mix({'a': ('photos', 1.0)}), shuffle=PerClass(2))": "cannot be shuffled by PerClass(...)",
+    "PerClass(0)": "samples must be at least 1",
+    "PerClass(2, small='skip')": "small must be one of repeat, leave_out, got 'skip'",
+    "loader(shuffle=PerClass(5), batch_size=12)": "a multiple of the 5 samples of PerClass(5), got 12",
+    "loader(shuffle=PerClass(2), batch_size=12)": "needs 6 classes, but the data has 3: lower batch_size",
+    "loader(shuffle=PerClass(5, 'leave_out'), batch_size=5)": "needs 1 class, but the data has 0 with at least 5",
+    "loader(shuffle=PerClass(2), batch_size={0: 4, 1: 2})": "needs one batch_size for all batches",
+    "loader(shuffle=PerClass(2), patches=PatchBudget(sequence_lengths=(16, 32)))": "needs one batch_size",
+    "create_loader(with_labels('photos', [0.5] * 12), shuffle=PerClass(2))": "needs labels that are class numbers",
+    "loader(buckets=BUCKETS, epoch_samples=8)": "buckets serve each sample once",
 }
 
 PIPELINES = {

@@ -127,6 +127,12 @@ class BatchShapes(NamedTuple):
     rounds: Rounds | None
     buckets: tuple[Size, ...]
 
+    @property
+    def equal_batch(self) -> int | None:
+        """The number of samples of every batch on each rank; None if it changes."""
+        sizes = {phase.batch_size for phase in self.phases} | set(self.rounds.batch_sizes if self.rounds else ())
+        return self.batch_size if len(sizes) < 2 else None
+
 
 def checked_shapes(
     views: Sequence[ImagePipeline],

@@ -59,6 +59,17 @@ def test_blocks_are_fetched_whole_and_once(
         assert source.store.num_bytes == photos.num_bytes
 
 
+def test_virtual_epochs_fetch_most_blocks_whole(server: RangeServer, photos: ImageFolder) -> None:
+    """Two passes in three epochs; the groups of blocks that a boundary divides are fetched sample by sample."""
+    settings = {"epoch_samples": NUM_PHOTOS * 2 // 3}
+    source, single = (open_remote(server, photos) for _ in range(2))
+    rows = serve_epochs(source, 3, **settings)
+    assert rows == serve_epochs(photos, 3, **settings)
+    assert sorted(row[0] for row in rows) == sorted(2 * list(range(NUM_PHOTOS)))
+    serve_epochs(single, 3, shuffle=True, **settings)
+    assert source.store.requests < 0.75 * single.store.requests
+
+
 def test_stored_blocks_are_not_kept_in_memory(server: RangeServer, photos: ImageFolder, tmp_path: Path) -> None:
     source = open_remote(server, photos, local_cache=tmp_path / "copy", bytes_ahead=1)
     everything = np.arange(NUM_PHOTOS)
