@@ -27,17 +27,12 @@ from penstock.loaders.run.engine.work_items import Produced, WorkItem
 from penstock.loaders.run.workers.launch import deferred_signals
 from penstock.loaders.run.workers.needs import ensure
 from penstock.loaders.run.workers.worker_progress import BUSY, POLL_S, SAMPLE, SINCE_NS, Watchdog
+from penstock.loaders.system.torch_threads import keep_own_number, run_alone
 from penstock.pipelines.errors import LoaderError
 
 Taken = TypeVar("Taken")
 
 _LEAVE_S = 2.0  # time at close for threads to end; they check before each sample
-
-
-def _run(job: Callable[[], None], ready: threading.Semaphore) -> None:
-    torch.set_num_threads(1)  # applies to this thread
-    ready.release()
-    job()
 
 
 class ThreadEngine(EngineStates):
@@ -114,21 +109,19 @@ class ThreadEngine(EngineStates):
 
     def run(self, jobs: dict[str, Callable[[], None]]) -> None:
         """Run each of `jobs` in a thread with its name; a job ends when `queue` is closed. Raises LoaderError E-MEM."""
-        ready, own_threads = threading.Semaphore(0), torch.get_num_threads()
         try:
-            for name, job in jobs.items():
-                thread = threading.Thread(target=_run, args=(job, ready), name=name, daemon=True)
-                thread.start()
-                self._threads.append(thread)
-            for _ in jobs:
-                ready.acquire()
+            with keep_own_number() as ready:
+                for name, job in jobs.items():
+                    thread = threading.Thread(target=run_alone, args=(ready, job), name=name, daemon=True)
+                    thread.start()
+                    self._threads.append(thread)
+                for _ in jobs:
+                    ready.acquire()
         except BaseException as error:
             self.close()
             if isinstance(error, RuntimeError):  # can't start new thread
                 raise LoaderError("E-MEM", f"threads cannot be started: {error}", **self._where()) from error
             raise
-        finally:  # torch gives later threads the number that any thread has set last
-            torch.set_num_threads(own_threads)
 
     def next(self) -> HostBatch:
         return self.deliver(self.take())

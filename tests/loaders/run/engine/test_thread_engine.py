@@ -143,9 +143,13 @@ def cache(tmp_path: Path) -> str:
 def test_threads_use_one_torch_thread_and_the_consumer_keeps_its_setting(cache: str) -> None:
     """Also, dropping a loader ends its threads."""
     before, counts = torch.get_num_threads(), []
+    of_workers: set[int] = set()
     torch.set_num_threads(3)
     try:
-        loader = create_loader(cache, backend="hdf5", workers=2, workers_are="threads", batch_size=4)
+        note: Any = lambda image: (of_workers.add(torch.get_num_threads()), image)[1]  # noqa: E731
+        options: Any = {"workers": 2, "workers_are": "threads", "transform": note}
+        loader = create_loader(cache, backend="hdf5", batch_size=4, **options)
+        of_workers.clear()  # a transform is tried once in the consumer
         next(iter(loader))
         thread = threading.Thread(target=lambda: counts.append(torch.get_num_threads()))
         thread.start()
@@ -153,7 +157,7 @@ def test_threads_use_one_torch_thread_and_the_consumer_keeps_its_setting(cache: 
         counts.append(torch.get_num_threads())
     finally:
         torch.set_num_threads(before)
-    assert counts == [3, 3]
+    assert (of_workers, counts) == ({1}, [3, 3])
     assert len(threads()) == 2
     del loader
     gc.collect()
