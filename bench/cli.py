@@ -64,12 +64,13 @@ def _register() -> None:
         parity,
         report,
         selftest,
+        stats,
         synth,
     )
     from penstock.bench.commands import train as training
     from penstock.bench.commands.shared_options import NamingCommand
 
-    for module in (bench, compare, doctor, index, report, training, ablate, synth, iterate, parity, selftest):
+    for module in (bench, compare, doctor, index, stats, report, training, ablate, synth, iterate, parity, selftest):
         app.command(cls=NamingCommand)(getattr(module, module.__name__.rpartition(".")[2]))
     app.add_typer(cache.cache, name="cache")
 

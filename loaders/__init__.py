@@ -13,12 +13,13 @@ from penstock.loaders.data.sources.contract import Source
 from penstock.loaders.data.tables.field_columns import Column
 from penstock.loaders.drop_in.data_loader import DataLoader
 from penstock.loaders.front.batch import Batch
-from penstock.loaders.front.compose import concat, mix, split, with_fields, with_labels
+from penstock.loaders.front.compose import concat, mix, split, stack, with_fields, with_labels
 from penstock.loaders.front.create import create_loader
 from penstock.loaders.front.loader import Loader
 from penstock.loaders.front.loader_options import LoaderOptions, OpenOptions
 from penstock.loaders.front.open_source import open_source
 from penstock.loaders.front.shuffles import Blocks, PerClass, Repeated
+from penstock.loaders.front.statistics import ChannelStatistics, channel_statistics
 from penstock.loaders.make.sizes.size_schedule import ByUpdate, PatchBudget
 from penstock.loaders.order.ledger import EpochLedger
 from penstock.loaders.run.metrics.stats import LoaderStats, loader_metrics, serve_prometheus
@@ -29,6 +30,7 @@ __all__ = [
     "Blocks",
     "Boxes",
     "ByUpdate",
+    "ChannelStatistics",
     "Coco",
     "Column",
     "DaliOptions",
@@ -48,6 +50,7 @@ __all__ = [
     "Repeated",
     "Source",
     "Yolo",
+    "channel_statistics",
     "concat",
     "create_loader",
     "loader_metrics",
@@ -55,6 +58,7 @@ __all__ = [
     "open_source",
     "serve_prometheus",
     "split",
+    "stack",
     "with_fields",
     "with_labels",
 ]

@@ -110,6 +110,17 @@ class Augmentations:
         return self.color_jitter is not None and any(self.color_jitter) and self.color_jitter_probability > 0
 
     @property
+    def of_colour(self) -> tuple[str, ...]:
+        """Settings that need red, green and blue."""
+        found = {
+            "auto_augment": self.auto_augment is not None,
+            "three_augment": self.three_augment,
+            "color_jitter": self.jitters,
+            "grayscale": self.grayscale > 0,
+        }
+        return tuple(name for name, is_set in found.items() if is_set)
+
+    @property
     def unfused(self) -> tuple[str, ...]:
         """Settings that the fused kernels do not support; if there are any, the batch stage uses torch's kernels."""
         found = {

@@ -16,6 +16,7 @@ from penstock.pipelines.image_types import Levels
 Floats = npt.NDArray[np.float64]
 _IN_TORCH = ("bilinear", "bicubic")  # modes of functional.interpolate that are antialiased in each torch
 _MAX_PRECISION = 22
+FAST_CHANNELS = 4  # of uint8, for which torch has vectorised kernels: in groups, 13 channels take 1.1 ms, together 5.7
 
 
 def _triangle(x: Floats) -> Floats:
@@ -96,6 +97,10 @@ def resize_into(pixels: Levels, slot: torch.Tensor, interpolation: str = "biline
 
 def _resize_bytes(pixels: Levels, size: tuple[int, int], interpolation: str) -> Levels:
     if torch_kernel(interpolation) is not None or interpolation in _IN_TORCH:
+        if pixels.shape[2] > FAST_CHANNELS:
+            firsts = range(0, pixels.shape[2], FAST_CHANNELS)
+            groups = [np.ascontiguousarray(pixels[:, :, first : first + FAST_CHANNELS]) for first in firsts]
+            return np.concatenate([_resize_bytes(group, size, interpolation) for group in groups], 2)
         made = np.empty((*size, pixels.shape[2]), np.uint8)
         resize_into(pixels, as_nchw(made), interpolation)
         return made

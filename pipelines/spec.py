@@ -30,27 +30,46 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 """Standard deviation of red, green and blue, on the same scale."""
 DEFAULT_MAX_PIXELS = 100_000_000
 _MAX_JITTER = 100.0  # relative to the scale at which an image fits
+MAX_CHANNELS = 64
 MAX_SIDE = 16384  # of an output image, in pixels
 _LARGEST_MOMENT = 4.0  # above any mean or std of pixels from 0 to 1, and below those of levels up to 255
 
 
-def _checked_channels(name: str, value: Any, count: int, above: float | None = None) -> tuple[int | float, ...]:
+def _checked_moments(name: str, value: Any, count: int, depth: int, above: float | None = None) -> tuple[float, ...]:
+    """Return one number for each of `count` channels; with depth=32 on any scale."""
     if count == 1:
         if isinstance(value, (tuple, list)) and len(value) == 3:
             raise ValueError(
                 f"{name} must be one number with channels=1, got {shown(value)}: mean=0.449, std=0.226 suits"
             )
         value = value if isinstance(value, (tuple, list)) else (value,)
-    parts = ("red", "green", "blue") if count == 3 else ("grey",)
-    channels = checked_tuple(name, value, parts, partial(checked_number, above=above))
-    if max(map(abs, channels)) > _LARGEST_MOMENT:
-        raise ValueError(f"{name} must be on the scale from 0 to 1, got {shown(value)}: divide it by 255")
-    return channels
+    if count not in (1, 3) and not (hasattr(value, "__len__") and len(value) == count):
+        fix = "`penstock stats DATA` and channel_statistics(data) compute them"
+        raise ValueError(f"{name} must have {count} numbers with channels={count}, got {shown(value)}: {fix}")
+    moments = checked_tuple(name, value, _channel_names(count), partial(checked_number, above=above))
+    if depth != 32 and max(map(abs, moments)) > _LARGEST_MOMENT:
+        highest = 2**depth - 1
+        raise ValueError(f"{name} must be on the scale from 0 to 1, got {shown(value)}: divide it by {highest}")
+    return moments
 
 
-def _checked_fill(value: Any) -> tuple[int, ...]:
-    levels = value if isinstance(value, (tuple, list)) else (value,) * 3
-    return checked_tuple("fill", levels, ("red", "green", "blue"), partial(checked_int, low=0, high=255))
+def _channel_names(count: int) -> tuple[str, ...]:
+    return {1: ("grey",), 3: ("red", "green", "blue")}.get(count) or tuple(f"channel {n}" for n in range(count))
+
+
+def _checked_fill(value: Any, channels: int, depth: int) -> tuple[int | float, ...]:
+    """Return the levels of red, green and blue; for channels as stored, one number for each."""
+    if not _keeps_channels(channels, depth):
+        levels = value if isinstance(value, (tuple, list)) else (value,) * 3
+        return checked_tuple("fill", levels, ("red", "green", "blue"), partial(checked_int, low=0, high=255))
+    default = isinstance(value, tuple) and value == (0, 0, 0)
+    levels = (0,) * channels if default else value if isinstance(value, (tuple, list)) else (value,) * channels
+    check = checked_number if depth == 32 else partial(checked_int, low=0, high=255)
+    return checked_tuple("fill", levels, _channel_names(channels), check)
+
+
+def _keeps_channels(channels: int, depth: int) -> bool:
+    return channels not in (1, 3) or depth == 32
 
 
 def _checked_side(value: Any) -> tuple[int, int] | None:
@@ -99,16 +118,20 @@ class ImagePipeline:
         jitter: lowest and highest scale, relative to that of "letterbox", for "scale_jitter".
         align: position of an image that does not fill `size`, "center" or "top_left", for "letterbox" and
             "scale_jitter"; torchvision's scale jitter pads as with "top_left".
-        fill: colour of areas outside the image: levels 0 to 255 of red, green and blue, or one level of grey.
+        fill: colour of areas outside the image: levels 0 to 255 of red, green and blue, or one level of grey. For other
+            channels one level for each, or one for all; with depth=32 in the units of the images.
         rotate90: probability of a turn by 90, 180 or 270 degrees (equally likely): 0.75 makes all four orientations
             equally likely. Only for square sizes.
         vertical_flip: probability of a vertical flip.
         flip: probability of a horizontal flip.
         channels: 3, or 1 for grey images: resized in colour, then converted as Pillow's mode L, so that grey keeps its
-            levels.
-        depth: bits per level, 8 or 16. With 16, 16-bit images keep their levels, levels of 8-bit images are multiplied
-            by 257, and floats are `(level / 65535 - mean) / std`.
-        mean: mean of each channel (red, green, blue; one number for channels=1), on a scale from 0 to 1.
+            levels. Any other number up to 64 keeps the channels of the images as stored (TIFF, .npy, arrays, PNG with
+            alpha): an image with another number of channels is a bad sample, and never converted.
+        depth: bits per level, 8, 16 or 32. With 16, 16-bit images keep their levels, levels of 8-bit images are
+            multiplied by 257, and floats are `(level / 65535 - mean) / std`. With 32, levels of all types become
+            float32 with unchanged values, channels are kept as stored, and floats are `(level - mean) / std`.
+        mean: mean of each channel (red, green, blue; one number for channels=1), on a scale from 0 to 1; with depth=32
+            in the units of the images. channel_statistics computes it.
         std: standard deviation of each channel, on the same scale.
         exif: "ignore" leaves the pixels as stored (torchvision's choice), "apply" turns them upright first.
         interpolation: filter of the resize: "bilinear", "bicubic", "lanczos", "box", "nearest" (without antialiasing),
@@ -128,12 +151,12 @@ class ImagePipeline:
     padding: int = 0
     jitter: tuple[float, float] = (0.1, 2.0)
     align: Literal["center", "top_left"] = "center"
-    fill: tuple[int, ...] = (0, 0, 0)
+    fill: tuple[int | float, ...] = (0, 0, 0)
     rotate90: float = 0.0
     vertical_flip: float = 0.0
     flip: float = 0.5
-    channels: Literal[1, 3] = 3
-    depth: Literal[8, 16] = 8
+    channels: int = 3
+    depth: Literal[8, 16, 32] = 8
     mean: tuple[float, ...] = IMAGENET_MEAN
     std: tuple[float, ...] = IMAGENET_STD
     exif: Literal["ignore", "apply"] = "ignore"
@@ -148,9 +171,9 @@ class ImagePipeline:
         checked_choice("exif", self.exif, ("ignore", "apply"))
         checked_choice("interpolation", self.interpolation, (*INTERPOLATIONS, "random"))
         checked_choice("resample", self.resample, ("torch", "pillow"))
-        for name, allowed in (("channels", (1, 3)), ("depth", (8, 16))):
-            if checked_int(name, getattr(self, name)) not in allowed:
-                raise ValueError(f"{name} must be {allowed[0]} or {allowed[1]}, got {getattr(self, name)}")
+        channels = checked_int("channels", self.channels, 1, MAX_CHANNELS)
+        if checked_int("depth", self.depth) not in (8, 16, 32):
+            raise ValueError(f"depth must be 8, 16 or 32, got {self.depth}")
         if not isinstance(self.augment, Augmentations):
             raise ValueError(f"augment must be an Augmentations, got {shown(self.augment)}")
         probabilities = ("rotate90", "vertical_flip", "flip")
@@ -163,10 +186,10 @@ class ImagePipeline:
             shorter_side=_checked_side(self.shorter_side),
             padding=checked_int("padding", self.padding, 0),
             jitter=checked_interval("jitter", self.jitter, highest=_MAX_JITTER),
-            fill=_checked_fill(self.fill),
+            fill=_checked_fill(self.fill, channels, self.depth),
             **{name: checked_number(f"{name}, a probability,", getattr(self, name), 0, 1) for name in probabilities},
-            mean=_checked_channels("mean", self.mean, self.channels),
-            std=_checked_channels("std", self.std, self.channels, above=0),
+            mean=_checked_moments("mean", self.mean, channels, self.depth),
+            std=_checked_moments("std", self.std, channels, self.depth, above=0),
             max_pixels=checked_int("max_pixels", self.max_pixels, 1),
         )
         self._refuse_contradictions()
@@ -185,10 +208,15 @@ class ImagePipeline:
             raise ValueError(f"rotate90 needs a square size, got {self.size}")
         if self.crop == "ten" and self.flip:
             raise ValueError(f"flip must be 0 for crop='ten', which mirrors half of its crops, got {self.flip}")
-        if self.depth == 16 and self.resample == "pillow":
-            raise ValueError("resample must be 'torch' with depth=16, got 'pillow', which resizes 8 bits")
-        if self.depth == 16 and self.augment.changes_pixels:
-            raise ValueError("depth must be 8 for augmentations that work on levels 0 to 255, got 16")
+        if self.depth != 8 and self.resample == "pillow":
+            raise ValueError(f"resample must be 'torch' with depth={self.depth}, got 'pillow', which resizes 8 bits")
+        if self.keeps_channels and self.resample == "pillow":
+            raise ValueError(f"resample must be 'torch' with channels={self.channels}, got 'pillow'")
+        if self.depth != 8 and self.augment.changes_pixels:
+            raise ValueError(f"depth must be 8 for augmentations that work on levels 0 to 255, got {self.depth}")
+        if self.keeps_channels and self.augment.of_colour:
+            names, fix = ", ".join(self.augment.of_colour), "blur, solarize, erasing, mixup and cutmix work with any"
+            raise ValueError(f"channels must be 3 for augmentations of colours ({names}), got {self.channels}: {fix}")
         jitter = self.augment.color_jitter or (0, 0, 0, 0)
         if self.channels == 1 and (jitter[2] or jitter[3]):
             raise ValueError(f"color_jitter must have saturation and hue 0 with channels=1, got {jitter}")
@@ -213,16 +241,23 @@ class ImagePipeline:
         return plain and not placed and not self.vertical_flip and not self.rotate90
 
     @property
+    def keeps_channels(self) -> bool:
+        """Whether images keep their channels as stored; if not, grey and colour are converted to `channels`."""
+        return _keeps_channels(self.channels, self.depth)
+
+    @property
     def num_views(self) -> int:
         """Number of crops that the setting `crop` makes of each image, one per view."""
         return {"five": 5, "ten": 10}.get(self.crop, 1)
 
     @property
-    def sample_dtype(self) -> type[np.uint8] | type[np.uint16]:
+    def sample_dtype(self) -> type[np.uint8] | type[np.uint16] | type[np.float32]:
         """Type of a level as the sample stage writes it."""
-        return np.uint16 if self.depth == 16 else np.uint8
+        found: type[np.uint8] | type[np.uint16] | type[np.float32] = _TYPES[self.depth]
+        return found
 
 
+_TYPES: dict[int, Any] = {8: np.uint8, 16: np.uint16, 32: np.float32}
 _OF_IMAGES = tuple(field.name for field in fields(ImagePipeline))
 PIPELINE_SETTINGS = (*_OF_IMAGES, *(field.name for field in fields(Augmentations)))
 

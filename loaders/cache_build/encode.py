@@ -5,9 +5,11 @@
   (FILE).
 - jpeg, lossy: every image is decoded, resized and re-encoded, even if it is already small enough.
 - raw: every image is decoded, resized if requested, and stored as PIXELS.
+- array: every image but JPEGs is decoded with its channels and levels, and stored as a .npy file (FILE).
 
-An image that cannot be decoded is always stored unchanged, so that indices stay the same and reading it raises the
-same error as reading the source does. EXIF orientation is recorded, never applied.
+Images that only pipelines with other channels or levels can decode are stored unchanged. An image that cannot be
+decoded is always stored unchanged, so that indices stay the same and reading it raises the same error as reading the
+source does. EXIF orientation is recorded, never applied.
 """
 
 from __future__ import annotations
@@ -38,6 +40,7 @@ from penstock.pipelines.native.library import native_library
 from penstock.pipelines.native.recode import NativeRecoder
 from penstock.pipelines.resampling import resize
 from penstock.pipelines.sample.decode import ImageDecoder, ImageInfo, choose_jpeg_decoder
+from penstock.pipelines.sample.decode_bands import pack_array
 from penstock.pipelines.sample.orientation import swaps_sides
 from penstock.pipelines.spec import ImagePipeline
 
@@ -48,6 +51,7 @@ MIN_SEGMENT_PIXELS, MIN_SEGMENT_BYTES = 32, 80
 _MAX_GROWTH = 1.25  # above this, for example for an image one pixel wide, the file is stored unchanged
 _MAX_JPEG_SIDE = 65500  # libjpeg's own limit, JPEG_MAX_DIMENSION
 _MAX_BYTES = 2**32 - 1  # RECORD's `length`
+_OTHER_CHANNELS = ("E-UNSUPPORTED", "E-FORMAT", "E-CORRUPT")  # codes of valid files that the usual decoder refuses
 _UNSOUND = "the copy is not sound"
 
 
@@ -93,7 +97,7 @@ class SampleEncoder:
         self.encoding = encoding
         self._look = ImageDecoder(ImagePipeline(exif="apply"), "simplejpeg")
         self._look_at_large = ImageDecoder(ImagePipeline(exif="apply", max_pixels=2**62), "simplejpeg")
-        self._any = ImageDecoder(ImagePipeline(), "simplejpeg", judge=True)
+        self._any = ImageDecoder(ImagePipeline(depth=16 if encoding.keeps_levels else 8), "simplejpeg", judge=True)
         self._source, self._copy = (choose_jpeg_decoder("simplejpeg")[0] for _ in range(2))
         library = native_library()
         self._native = None if library is None else NativeRecoder(library)
@@ -101,11 +105,14 @@ class SampleEncoder:
     def encode(self, data: bytes | Pixels, label: int) -> Stored:
         """Encode the image `data` (encoded, or uint8 [h, w, 3]) with its class number.
 
-        A lossless cache stores arrays as pixels, even with encoding "jpeg". An image larger than the default max_pixels
+        A lossless cache stores arrays as pixels, even with encoding "jpeg", and arrays of other channels or levels as
+        .npy. An image larger than the default max_pixels
         is stored unchanged with its declared size: the reader's max_pixels decides. Raises LoaderError E-UNSUPPORTED
         for a file of 4 GiB or more, E-DEPENDENCY.
         """
         if isinstance(data, np.ndarray):
+            if self.encoding.kind == "array" or data.dtype != np.uint8 or data.shape[2] != 3:
+                return self._encode_levels(data, label)
             if self.encoding.kind == "raw" or self.encoding.lossless:
                 return _as_pixels(shrink(data, self.encoding), _Origin(label))
             return self._encode_anew(shrink(data, self.encoding), _Origin(label))
@@ -115,19 +122,43 @@ class SampleEncoder:
             )
         origin = _Origin(label)
         try:
+            if self.encoding.kind == "array" and not data.startswith(jpeg.SOI):
+                return self._encode_stored(data, label)
             origin, probe = _as_stored(self._look.probe(data), label)
             return self._encode_decodable(data, probe, origin)
         except LoaderError as error:
             if error.code == "E-DEPENDENCY":  # not a fault of the image
                 raise
+            if error.code in _OTHER_CHANNELS:
+                with contextlib.suppress(LoaderError):
+                    found = self._look.bands(data)
+                    found.decode()
+                    return _as_file(data, _Origin(label, found.width, found.height, found.exif))
             origin = _Origin(label, orientation=origin.orientation)
             if error.code == "E-BOMB":
                 with contextlib.suppress(LoaderError):
                     origin, _ = _as_stored(self._look_at_large.probe(data), label)
             return _as_file(data, origin, bad=error.code)
 
+    def _encode_stored(self, data: bytes, label: int) -> Stored:
+        """Store a file as an array of its channels and levels; one that EXIF turns, unchanged."""
+        found = self._look.bands(data)
+        levels = found.decode()
+        if found.exif != 1:
+            return _as_file(data, _Origin(label, found.width, found.height, found.exif))
+        return self._encode_levels(levels, label)
+
+    def _encode_levels(self, levels: npt.NDArray[np.generic], label: int) -> Stored:
+        """Store an array [h, w, channels] as a .npy file. Raises LoaderError E-UNSUPPORTED for a lossy encoding."""
+        height, width, channels = levels.shape
+        if not self.encoding.lossless:
+            cause = f"{self.encoding.describe()} cannot store an array of {channels} channels and type {levels.dtype}"
+            raise LoaderError("E-UNSUPPORTED", cause, fix="use an Encoding without resize and quality")
+        grey = channels == 3 and levels.strides[2] == 0  # three channels in the same memory
+        return _as_file(pack_array(levels[:, :, :1] if grey else levels), _Origin(label, width, height))
+
     def _encode_decodable(self, data: bytes, probe: ImageInfo, origin: _Origin) -> Stored:
-        if self.encoding.kind == "jpeg" and self.encoding.lossless:
+        if self.encoding.keeps_levels:
             return self._encode_lossless(data, probe, origin)
         decoded = self._any.full(data, probe)
         if self._any.repair and self.encoding.lossless:

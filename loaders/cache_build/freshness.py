@@ -67,7 +67,7 @@ def why_stale(about: About, source: Source, encoding: Encoding, shard: tuple[int
         return "files of the source were modified since it was built"
     if list(about.shard[:2]) != list(shard):
         return f"it is shard {about.shard[0] + 1} of {about.shard[1]}, not {shard[0] + 1} of {shard[1]}"
-    if not encoding.lossless or encoding.kind == "raw":
+    if not encoding.keeps_levels:
         for name in _PIXEL_LIBRARIES:
             then, now = about.versions.get(name, ""), build_versions()[name]
             if _major(then) != _major(now):

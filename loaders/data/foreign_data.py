@@ -13,12 +13,14 @@ from penstock.pipelines.messages.foreign_names import cure_of_name
 
 _AS_DATASET = "open it with its own library as a map-style data set, and pass that to penstock.loaders.DataLoader"
 _AS_ARRAYS = "load it and pass (images uint8 [n, height, width, 3], labels)"
+_AS_PATTERN = "pass a pattern of files with one image each, such as 'data/*/*.npy', or np.load one of them all"
 _CURES = {
     ("tfrecord", "tfrecords", "tfrec", "rec"): "write its images to a class folder or to WebDataset tars",
     ("beton",): "pass the data that it was written from; `penstock cache build` makes a cache from it",
     ("lmdb", "mdb", "mds"): f"{_AS_DATASET}; or write its images to a class folder or to tars",
     ("zip", "7z", "rar"): "unpack it and pass the folder",
-    ("npy", "npz", "pt", "pth", "pkl", "pickle", "mat"): _AS_ARRAYS,
+    ("npy",): f"{_AS_PATTERN} and pass (images, labels)",
+    ("npz", "pt", "pth", "pkl", "pickle", "mat"): _AS_ARRAYS,
     ("txt", "list", "lst"): "pass a list of (path, label), or a table (.csv) with a line of column names",
     ("json",): "write it as .jsonl, one object per line",
     ("ppm", "heic", "avif", "jp2"): "convert it to JPEG, PNG or WebP",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, overload
+from typing import Any, Literal, overload
 
 import numpy as np
 from typing_extensions import Unpack
@@ -19,6 +19,7 @@ from penstock.loaders.data.sources.data import Data, find_whole, join_sources
 from penstock.loaders.data.sources.step import MixtureShares
 from penstock.loaders.data.tables.field_columns import fill_columns, has_column, refuse_other_order
 from penstock.loaders.data.views.split import split_source
+from penstock.loaders.data.views.stacked import StackedSource
 from penstock.loaders.data.views.subset import is_reordered, take_part
 from penstock.loaders.front.loader_options import FieldOptions, OpenOptions, RelabelOptions
 from penstock.loaders.front.open_source import SourceLike, open_source, split_options, take_options
@@ -224,6 +225,29 @@ def _checked_schedule(name: str, share: Any) -> list[float]:
     if not values:
         raise ValueError(f"the share of {name!r} must be a number or a list of numbers, got {shown(share)}")
     return [float(value) for value in values]
+
+
+def stack(
+    sources: Sequence[SourceLike], *, by: Literal["name", "position"] = "name", **options: Unpack[OpenOptions]
+) -> Source:
+    """Return samples whose channels are those of one image of each source, such as one file for each band.
+
+        source = stack(["scenes/red", "scenes/green", "scenes/blue", "scenes/near_infrared"])
+        loader = create_loader(source, pipeline=ImagePipeline(channels=4, depth=16, mean=..., std=...))
+
+    The images of a sample must have one size and type. Names and labels are those of the first source. Members of tars
+    with the same key, and columns of one table, need no stack(): create_loader("a.tar", image=("b02.tif", "b03.tif")).
+
+    Args:
+        sources: 2 to 64 sources that open_source accepts, each opened with `options`, in the order of the channels.
+        by: "name" joins images with the same name without its last suffix, below the folder of each source; "position"
+            joins the first images of all sources, then the second, and so on.
+
+    Raises ValueError for a sample without an image in one of the sources, and the errors of open_source.
+    """
+    if isinstance(sources, (str, bytes, os.PathLike)):
+        raise ValueError(f"stack takes a list of sources, got {shown(sources)}")
+    return StackedSource([open_source(source, **options) for source in sources], by)
 
 
 def concat(sources: Sequence[SourceLike], **options: Unpack[OpenOptions]) -> Source:

@@ -22,6 +22,7 @@ from penstock.loaders.front.loader_options import LoaderOptions
 from penstock.loaders.front.open_source import SourceLike, open_source, split_options
 from penstock.loaders.front.profile import DEFAULT_PROFILE
 from penstock.loaders.front.shuffles import Shuffle, checked_shuffle
+from penstock.loaders.front.stored_levels import refuse_other_levels
 from penstock.loaders.front.view_stages import check_mixing, checked_transforms, make_stage
 from penstock.loaders.make.batch_planner import BatchPlanner
 from penstock.loaders.make.engine_contract import Engine
@@ -202,8 +203,7 @@ def create_loader(  # noqa: PLR0913  this function accepts all settings of a loa
     choice = choice or choose_saved(decoder, of_backend, profile, is_cache=is_cache(named))
     if on_repaired is None and (choice.backend.has_own_decoder or choice.jpeg_decoder.name not in REPORT_REPAIRS):
         policy = replace(policy, on_repaired="ignore")
-    if views[0].depth == 16 and (is_cache(named) or choice.source_options or choice.backend.name == "hdf5"):
-        raise ValueError("depth=16 needs the image files: caches store 8 bits per channel")
+    refuse_other_levels(named, views[0], choice.source_options.get("encoding"))
     refuses = policy.on_bad_sample == "raise"
     in_buckets = partial(order_by_buckets, named, views[0], shapes.buckets, seed, shuffled=shuffled, refuses=refuses)
     order = choose_order(
@@ -241,6 +241,7 @@ def create_loader(  # noqa: PLR0913  this function accepts all settings of a loa
     # After all checks of the arguments, because building a cache may take hours.
     prepare = choice.backend.prepare_source
     data = named if prepare is None else prepare(named, **choice.source_options)
+    refuse_other_levels(data, views[0])
     planner = BatchPlanner(
         source=data,
         pipelines=views,

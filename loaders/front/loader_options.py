@@ -20,7 +20,8 @@ class DataOptions(TypedDict, total=False):
     Attributes:
         subset: indices, a mask, a slice such as ":0.9", "10%:50%" or "::10", or a file of indices.
         max_per_class: the most samples of each class, counted within the subset.
-        image: where the images are: a column of a table, Arrow or Parquet file; a suffix in tars, such as "seg.png".
+        image: where the images are: a column of a table, Arrow or Parquet file; a suffix in tars, such as "seg.png". A
+            list of these stacks the channels of several images per sample; see docs/guides/channels.md.
         label: where the labels are: a column, or a list or dict of columns; in tars "cls", "json:FIELD", "folder",
             "shard", a dict by key or a table of keys and labels. See docs/guides/labels.md.
         root: folder or URL of the relative paths in a list or table.
@@ -36,7 +37,7 @@ class DataOptions(TypedDict, total=False):
 
     subset: SubsetSpec
     max_per_class: int | None
-    image: str | None
+    image: str | Sequence[str] | None
     label: str | os.PathLike[str] | Sequence[str] | Mapping[Any, Any] | None
     root: AnyPath | None
     missing_labels: Literal["raise", "leave_out"]

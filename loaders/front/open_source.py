@@ -20,6 +20,7 @@ from penstock.loaders.data.cache.hdf5_cache import is_cache_set, open_cache
 from penstock.loaders.data.cache.shards import MANIFEST, shard_paths
 from penstock.loaders.data.files.arrays import ArraySource
 from penstock.loaders.data.files.image_folder import ImageFolder
+from penstock.loaders.data.files.indexed_source import IndexedSource
 from penstock.loaders.data.files.path_patterns import expand_pattern, is_pattern
 from penstock.loaders.data.foreign_data import cure_by_name, cure_of_missing, cure_of_object, cure_of_option
 from penstock.loaders.data.labels.class_numbers import checked_classes, checked_classes_by_label
@@ -31,7 +32,7 @@ from penstock.loaders.data.remote.remote_source import REMOTE_OPTIONS, check_rea
 from penstock.loaders.data.remote.url_patterns import expand_url, is_url_pattern
 from penstock.loaders.data.remote.whole_files import copy_urls, copy_whole
 from penstock.loaders.data.sources.contract import Reopening, Source
-from penstock.loaders.data.sources.data import join_sources
+from penstock.loaders.data.sources.data import find_whole, join_sources
 from penstock.loaders.data.sources.source_faults import check_source
 from penstock.loaders.data.tables import open_lists
 from penstock.loaders.data.tables.open_tables import open_tables
@@ -45,9 +46,11 @@ from penstock.loaders.data.tars.tar_source import (
     open_tars,
 )
 from penstock.loaders.data.views.chosen_classes import choose_classes, warn_of_text_order
+from penstock.loaders.data.views.stacked import stack_sources
 from penstock.loaders.data.views.subset import PART_OPTIONS, take_part
 from penstock.loaders.front.loader_options import OpenOptions
 from penstock.pipelines.errors import LoaderError, printable
+from penstock.pipelines.messages.checked import shown
 
 FOLDER, URL_FOLDER, FILES, OBJECT = "folder", "folder by URL", "files", "object"
 _PATHS = (str, bytes, os.PathLike)
@@ -188,7 +191,8 @@ def split_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str,
 
 def select_options(path: str | bytes | os.PathLike[str], options: Mapping[str, Any]) -> dict[str, Any]:
     """Return those of `options` that the kind of data at `path` accepts."""
-    kind, _, _ = _find(os.fsencode(path), options.get("image"))
+    image = options.get("image")
+    kind, _, _ = _find(os.fsencode(path), image if isinstance(image, str) or not image else image[0])
     accepted = {"classes", *(kind.options if kind else ())} - set(() if is_url(os.fsencode(path)) else REMOTE_OPTIONS)
     return {name: value for name, value in options.items() if name in accepted}
 
@@ -197,7 +201,7 @@ def open_source(spec: SourceLike, **options: Unpack[OpenOptions]) -> Source:
     """Open data of any kind as a Source, or a part of it; return a Source unchanged.
 
     spec: a path or URL of a folder, file or cache; a pattern of these with wildcards or braces; a pair (images, labels)
-    of arrays; a list of paths, data frames, data sets and sources, which become one source. options: see
+        of arrays; a list of paths, data frames, data sets and sources, which become one source. options: see
     help(OpenOptions); every kind of data accepts subset, max_per_class and classes, the class names by class number,
     such as those of the training data.
 
@@ -220,6 +224,8 @@ def take_options(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _open_data(spec: SourceLike, options: dict[str, Any]) -> Source:
+    if isinstance(options.get("image"), (tuple, list)):
+        return _open_bands(spec, options)
     if isinstance(spec, _PATHS):
         return _open_path(os.fsencode(spec), options)
     if isinstance(spec, Source):
@@ -237,6 +243,16 @@ def _open_data(spec: SourceLike, options: dict[str, Any]) -> Source:
         f"a source must be a path, a URL, a list of (path, label), a pair (images, labels) of arrays, a table, or a "
         f"Source, got {type(spec).__name__}: see create_loader"
     )
+
+
+def _open_bands(spec: SourceLike, options: dict[str, Any]) -> Source:
+    """Open a stack of several images of each sample: members of tars with the same key, or columns of one table."""
+    names = options["image"]
+    if not names or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"image must be a name, or several names for a stack, got {shown(names)}")
+    parts = [_open_data(spec, {**options, "image": name}) for name in names]
+    has_keys = all(isinstance(whole, IndexedSource) and whole.samples.has_ranges for whole in find_whole(parts[0]))
+    return stack_sources(parts, "name" if has_keys else "position")
 
 
 def _open_kind(kind: Kind, what: object, options: dict[str, Any]) -> Source:

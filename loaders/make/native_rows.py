@@ -277,6 +277,7 @@ def _slice_views(rows: Rows, files: Pixels, parts: Pixels) -> list[Pixels]:
 def suits_native_library(source: Source, pipeline: ImagePipeline, decoder: str) -> bool:
     """Return whether the library is built, and decodes ordinary JPEGs for this source, decoder and resampling."""
     suits = decoder in NATIVE_DECODERS and pipeline.resample == "torch" and pipeline.depth == 8
+    suits = suits and not pipeline.keeps_channels
     return suits and native_library() is not None and is_located(source)
 
 

@@ -21,7 +21,7 @@ class Loaded(NamedTuple):
 
     Attributes:
         sample: index in the source.
-        data: the encoded image, or pixels [height, width, 3].
+        data: the encoded image, or pixels [height, width, channels].
         probe: information from the header, or from a cache about its pixels; None for other pixels.
         width: width of the upright image in pixels.
         height: height of the upright image in pixels.
@@ -60,11 +60,12 @@ class SampleReader:
         exif = 0 if self._find_orientation is None else self._find_orientation(sample)
         if isinstance(data, bytes):
             probe = self._decoder.probe(data, exif)
-        elif not (isinstance(data, np.ndarray) and data.shape[2:] == (3,) and self._decoder.takes(data.dtype)):
-            raise _type_error(data)
-        elif not exif:
-            return Loaded(sample, data, None, data.shape[1], data.shape[0])
         else:
+            if not (isinstance(data, np.ndarray) and data.ndim == 3 and self._decoder.takes(data.dtype)):
+                raise _type_error(data)
+            data = self._decoder.select_channels(data)
+            if not exif:
+                return Loaded(sample, data, None, data.shape[1], data.shape[0])
             probe = self._decoder.probe_pixels(data, exif)
         return Loaded(sample, data, probe, probe.width, probe.height)
 
@@ -75,7 +76,7 @@ class SampleReader:
         return self._decoder.read_exif(item.data, item.probe) if isinstance(item.data, bytes) else item.probe.exif
 
     def crop(self, item: Loaded, window: Window) -> Levels:
-        """Decode `window` of the upright image: uint8, or uint16, [height, width, 3], valid until the next call."""
+        """Decode `window` of the upright image to [height, width, channels], valid until the next call."""
         self.repair = ""
         if isinstance(item.data, np.ndarray):
             orientation = 1 if item.probe is None else item.probe.orientation
@@ -103,4 +104,6 @@ def _type_error(data: object) -> LoaderError:
     got = f"{data.dtype} {list(data.shape)}" if isinstance(data, np.ndarray) else type(data).__name__
     cause = f"the source's read() must return bytes or pixels uint8 [h, w, 3], got {got}"
     fix = "convert its result, for example a memoryview with bytes()"
-    return LoaderError("E-DATASET", cause, fix="pass ImagePipeline(depth=16)" if "uint16" in got else fix)
+    if isinstance(data, np.ndarray) and data.ndim == 3 and data.dtype.kind in "uif":
+        fix = f"pass ImagePipeline(depth={16 if data.dtype == np.uint16 else 32})"
+    return LoaderError("E-DATASET", cause, fix=fix)

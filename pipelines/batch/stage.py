@@ -13,16 +13,21 @@ from penstock.pipelines.spec import ImagePipeline
 _PARALLEL_GRAIN = 32768  # at::internal::GRAIN_SIZE: torch runs elementwise operations up to this size in one thread
 MEMORY_FORMATS = (torch.channels_last, torch.contiguous_format)
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
-DTYPES = (torch.uint8, *_FLOATS)  # for depth=8; with depth=16 the first one is torch.uint16
+DTYPES = (
+    torch.uint8,
+    *_FLOATS,
+)  # for depth=8; with depth=16 the first one is torch.uint16, with depth=32 there is none
+_RAW = {8: torch.uint8, 16: torch.uint16, 32: None}  # dtype of batches that are served unchanged
 
 
 class BatchStage:
     """Turn batches [batch, height, width, channels] of levels into model input, on the batch's device.
 
     With the dtype of the levels, torch.uint8 (torch.uint16 with depth=16), levels are returned unchanged, without a
-    copy; floats are `(level / 255 - mean) / std` (65535 for 16 bits), computed in float32. A pipeline that augments
-    needs the plan of each batch. Raises ValueError for other dtypes and memory formats, and for a pipeline that mixes
-    without a float dtype or without `num_classes`.
+    copy; floats are `(level / 255 - mean) / std` (65535 for 16 bits), computed in float32. With depth=32 they are
+    `(level - mean) / std`; mean 0 and std 1 serve the levels. A pipeline that augments needs the plan of each batch.
+    Raises ValueError for other dtypes and memory formats, and for a pipeline that mixes without a float dtype or
+    without `num_classes`.
 
     Attributes:
         dtype: dtype of the resulting images: the dtype of the levels, or a float of DTYPES.
@@ -39,9 +44,10 @@ class BatchStage:
         num_classes: int | None = None,
         memory_format: torch.memory_format = torch.channels_last,
     ) -> None:
-        self._raw = torch.uint16 if pipeline.depth == 16 else torch.uint8  # the dtype of levels
-        if dtype not in (self._raw, *_FLOATS):
-            wanted = ", ".join(map(str, (self._raw, *_FLOATS)))
+        self._raw = _RAW[pipeline.depth]
+        served = _FLOATS if self._raw is None else (self._raw, *_FLOATS)
+        if dtype not in served:
+            wanted = ", ".join(map(str, served))
             raise ValueError(f"dtype must be one of {wanted} with depth={pipeline.depth}, got {dtype}")
         if memory_format not in MEMORY_FORMATS:
             known = " or ".join(map(str, MEMORY_FORMATS))
@@ -53,7 +59,7 @@ class BatchStage:
             raise ValueError("mixing needs num_classes, the width of the soft targets")
         self.dtype, self.device, self.memory_format = dtype, device, memory_format
         std, mean = (torch.tensor(each, dtype=torch.float32, device="cpu") for each in (pipeline.std, pipeline.mean))
-        highest = float(2**pipeline.depth - 1)
+        highest = 1.0 if pipeline.depth == 32 else float(2**pipeline.depth - 1)
         scale, shift = 1 / (highest * std), -mean / std
         self._scale, self._shift = scale.to(device), shift.to(device)
         self._row_tables: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
@@ -61,8 +67,9 @@ class BatchStage:
         blank = (mean * highest).round().clamp(0, highest) if dtype == self._raw else torch.zeros_like(mean)
         blank = blank.to(dtype)
         self._blank = blank.to(device)
-        # Operations that interpolate fill with the mean colour, as timm's do.
-        self._fill = tuple((mean * 255).round().clamp(0, 255).to(torch.int64).expand(3).tolist())
+        # Operations that interpolate fill with the mean colour, as timm's do; only channels of colours have these.
+        colour = mean[:1] if pipeline.keeps_channels else mean
+        self._fill = tuple((colour * 255).round().clamp(0, 255).to(torch.int64).expand(3).tolist())
         # If an operation has no fused kernel, torch's kernels augment and the fused kernel normalises.
         self._fuses_plans = self._augment.active and not self._augment.unfused
         works = self._fuses_plans or dtype != self._raw
@@ -136,10 +143,17 @@ class BatchStage:
         return result
 
     def _augment_pixels(self, images: torch.Tensor, plan: AugmentPlan) -> torch.Tensor:
-        """Apply the operations of `plan`; one channel is processed as three, which stay equal in every operation."""
-        if images.shape[3] == 3:
+        """Apply the operations of `plan` to three channels at a time.
+
+        One channel is processed as three, which stay equal in every operation. For other channels, the pipeline only
+        allows operations that treat each channel alone.
+        """
+        count = images.shape[3]
+        if count == 3:
             return augment(images, plan, self._fill)
-        return augment(images.expand(-1, -1, -1, 3), plan, self._fill)[..., :1].contiguous()
+        parts = [images[..., first : first + 3] for first in range(0, count, 3)]
+        parts[-1] = torch.cat((parts[-1], parts[-1][..., -1:].expand(-1, -1, -1, 3 - parts[-1].shape[3])), 3)
+        return torch.cat([augment(part.contiguous(), plan, self._fill) for part in parts], 3)[..., :count].contiguous()
 
     def _normalise(self, images: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
         """Normalise images and return them as [batch, height, width, channels] in this stage's dtype."""

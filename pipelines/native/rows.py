@@ -126,7 +126,7 @@ class NativeStage:
         *,
         apply_exif: bool,
         channels: int = 3,
-        fill: tuple[int, ...] = (0, 0, 0),
+        fill: tuple[int | float, ...] = (0, 0, 0),
     ) -> None:
         assert library.pn_row_bytes() == ROW.itemsize
         assert library.pn_crops_bytes() == CROPS.itemsize

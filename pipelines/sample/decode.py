@@ -3,7 +3,9 @@
 - The result is always RGB, uint8, height x width x 3. Grey is repeated, palettes are resolved, alpha is dropped, CMYK
   and YCCK (inverted by Adobe or not) are converted as Pillow does, an animation gives its first frame. 16-bit samples
   are scaled (>> 8) with a warning; a pipeline with depth=16 gets them as uint16.
-- The first bytes determine the format (JPEG, PNG, WebP, BMP, GIF, TIFF), not the file's name.
+- A pipeline that keeps channels gets the channels and levels as stored; see decode_bands.py, which also reads arrays
+  (.npy) and stacks of files for other pipelines.
+- The first bytes determine the format (JPEG, PNG, WebP, BMP, GIF, TIFF, .npy), not the file's name.
 - EXIF orientation is ignored or applied, depending on the pipeline.
 - A size above `max_pixels` is rejected before memory is allocated. Files crafted to keep a decoder busy (hundreds of
   scans, megabytes of junk) are rejected too. A truncated file is rejected wherever it was cut.
@@ -17,6 +19,8 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
+from functools import cached_property, partial
 from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
@@ -28,6 +32,7 @@ from penstock.pipelines.jpeg.strips import end_at_restart
 from penstock.pipelines.messages.checked import checked_choice
 from penstock.pipelines.messages.user_warnings import warn_user
 from penstock.pipelines.native.library import CURE, native_library
+from penstock.pipelines.sample.decode_bands import Bands, as_levels, is_only_bands, read_bands
 from penstock.pipelines.sample.formats import bytes_per_pixel, check_end, has_16_bits, read_format
 from penstock.pipelines.sample.orientation import stored_window, swaps_sides, upright
 from penstock.pipelines.spec import ImagePipeline
@@ -106,6 +111,7 @@ class ImageInfo(NamedTuple):
         orientation: EXIF orientation that decoding will undo, 1 to 8; 1 if EXIF is ignored.
         header: parsed header of a JPEG; None for other formats.
         exif: EXIF orientation of the file, 1 to 8; 0 if it is ignored and was not read.
+        bands: the image, if its channels are decoded as stored.
     """
 
     width: int
@@ -114,6 +120,7 @@ class ImageInfo(NamedTuple):
     orientation: int
     header: jpeg.JpegHeader | None
     exif: int = 0
+    bands: Bands | None = None
 
 
 class ImageDecoder:
@@ -137,6 +144,7 @@ class ImageDecoder:
         self._max_pixels = pipeline.max_pixels
         self._judge, self.repair, self.has_asked = judge, "", False
         self._dtype, self._has_warned = np.dtype(pipeline.sample_dtype), False
+        self._channels, self._keeps_channels = pipeline.channels, pipeline.keeps_channels
 
     def version(self) -> str:
         """Return the versions of the JPEG decoder, for records."""
@@ -147,6 +155,8 @@ class ImageDecoder:
 
         exif: the orientation, 1 to 8, if known; 0 to read it from the file.
         """
+        if self._keeps_channels or is_only_bands(data):
+            return self._probe_bands(data, exif)
         header = jpeg.parse_header(data) if data.startswith(jpeg.SOI) else None
         if header is not None:
             kind, width, height = "JPEG", header.width, header.height
@@ -164,6 +174,62 @@ class ImageDecoder:
         if self._apply_exif and not exif:
             exif = self._read_orientation(data, kind, header)
         return self._describe(width, height, kind, header, exif)
+
+    def bands(self, data: bytes, channels: int = 0) -> Bands:
+        """Return an image with its channels and levels as stored, whatever those of the pipeline are.
+
+        channels: the expected number if it is known, see read_bands. Raises LoaderError as `probe` does, and
+        E-DEPENDENCY for a TIFF without tifffile.
+        """
+        found = read_bands(data, channels, self._read_file)
+        # The limit is for pixels of the pipeline, or of 4 bytes.
+        pixel_bytes = max(1, found.channels) * found.dtype.itemsize
+        self._check_size(found.width, found.height, pixel_bytes * 4 // max(4, self._channels * self._dtype.itemsize))
+        return found
+
+    def _probe_bands(self, data: bytes, exif: int) -> ImageInfo:
+        bands = self.bands(data, self._channels)
+        if bands.channels:
+            self._check_channels(bands.channels)
+        return self._describe(bands.width, bands.height, "", None, exif or bands.exif)._replace(bands=bands)
+
+    def _read_file(self, data: bytes) -> Bands:
+        """Read a file of another format than those of decode_bands; colour JPEGs of all kinds have 3 channels."""
+        from penstock.pipelines.sample.decode_pillow import decode_stored
+
+        info = ImageDecoder.probe(self._usual, data)
+        if info.header is not None:
+            count, deep = 1 if info.header.components == 1 else 3, False
+            decode: Callable[[], Levels] = partial(self._decode_jpeg, data, info, count)
+        else:
+            count, deep = 0, has_16_bits(data, info.format)
+            decode = partial(decode_stored, data, info.format, (info.width, info.height), deep=deep)
+        dtype = np.dtype(np.uint16 if deep else np.uint8)
+        return Bands(info.width, info.height, count, dtype, self._usual.read_exif(data, info), decode)
+
+    def _decode_jpeg(self, data: bytes, info: ImageInfo, channels: int) -> Levels:
+        pixels = self._usual.full(data, info)[:, :, :channels].copy()
+        self.repair = self.repair or self._usual.repair
+        return pixels
+
+    @cached_property
+    def _usual(self) -> ImageDecoder:
+        """A decoder of stored pixels as RGB."""
+        return ImageDecoder(ImagePipeline(max_pixels=self._max_pixels), self.name, judge=self._judge)
+
+    def _check_channels(self, found: int) -> None:
+        """Raise LoaderError E-UNSUPPORTED for an image with another number of channels than the pipeline's."""
+        if found != self._channels and (self._keeps_channels or found not in (1, 3)):
+            cause = f"the image has {found} channels, but the pipeline has channels={self._channels}"
+            raise LoaderError("E-UNSUPPORTED", cause, fix=f"pass ImagePipeline(channels={found}), or remove the image")
+
+    def _decode_bands(self, bands: Bands) -> Levels:
+        """Decode an image with its channels as stored; grey is repeated if the pipeline converts grey to colour."""
+        levels = as_levels(bands.decode(), self._dtype)
+        self._check_channels(levels.shape[2])
+        if levels.shape[2] == 1 and not self._keeps_channels:
+            return np.repeat(levels, 3, axis=2)
+        return levels
 
     def probe_pixels(self, pixels: Levels, exif: int) -> ImageInfo:
         """Return the result of `probe` for stored pixels with an EXIF orientation; raises LoaderError E-BOMB."""
@@ -183,7 +249,15 @@ class ImageDecoder:
 
     def takes(self, dtype: np.dtype[Any]) -> bool:
         """Return whether pixels of this type can become samples of the pipeline without loss."""
-        return dtype in (np.uint8, self._dtype)
+        return dtype in (np.uint8, self._dtype) or (self._dtype == np.float32 and dtype.kind in "uif")
+
+    def select_channels(self, pixels: Levels) -> Levels:
+        """Return pixels of a source as the pipeline needs them. Raises LoaderError E-UNSUPPORTED for other channels."""
+        if self._keeps_channels and self._channels == 1 and pixels.strides[2] == 0:
+            pixels = pixels[:, :, :1]  # grey images are served as three channels in the same memory
+        if self._keeps_channels or pixels.shape[2] != 3:
+            self._check_channels(pixels.shape[2])
+        return np.repeat(pixels, 3, axis=2) if pixels.shape[2] == 1 and not self._keeps_channels else pixels
 
     def window(self, data: bytes, info: ImageInfo, window: Window, *, sound: bool = False) -> Levels:
         """Decode `window` (x, y, width, height in the upright image): uint8 [height, width, 3].
@@ -194,8 +268,10 @@ class ImageDecoder:
         """
         x, y, w, h = stored_window(window, info.width, info.height, info.orientation)
         header, self.repair, self.has_asked = info.header, "", False
-        if header is not None and header.ordinary:
-            pixels: Levels = self._decode_ordinary(data, header, jpeg.rows_to_decode(header, y + h), sound)
+        if info.bands is not None:
+            pixels: Levels = self._decode_bands(info.bands)
+        elif header is not None and header.ordinary:
+            pixels = self._decode_ordinary(data, header, jpeg.rows_to_decode(header, y + h), sound)
         else:
             pixels = _decode_with_pillow(data, info, deep=self._keeps_16_bits(data, info.format))
             if header is not None and not sound:

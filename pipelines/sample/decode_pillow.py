@@ -134,30 +134,46 @@ def decode_any_image(data: bytes, kind: str, size: tuple[int, int], *, deep: boo
                     return _convert_checked(image, size)
                 if image.size != size:
                     raise LoaderError("E-CORRUPT", f"the {kind} declares {size} and {image.size} pixels")
-                return _decode_deep(image, data, kind)
+                levels = _decode_deep(image, data, kind)
+                return levels[:, :, :3] if levels.shape[2] > 2 else np.repeat(levels[:, :, :1], 3, axis=2)
+        except _DAMAGE as error:
+            raise _failure(error) from None
+
+
+def decode_stored(data: bytes, kind: str, size: tuple[int, int], *, deep: bool) -> Levels:
+    """Decode as decode_any_image does, but with the channels of the file: [height, width, channels]; alpha is kept."""
+    data = without_orientation(data) if kind == "TIFF" else data
+    with _own_settings():
+        try:
+            with Image.open(io.BytesIO(data), formats=(kind,)) as image:
+                if image.size != size:
+                    raise LoaderError("E-CORRUPT", f"the {kind} declares {size} and {image.size} pixels")
+                if deep:
+                    return _decode_deep(image, data, kind)
+                mode = {"1": "L", "PA": "RGBA"}.get(image.mode, image.mode)
+                pixels = np.asarray(image.convert(mode if mode in ("L", "LA", "RGBA") else "RGB"))
+                return pixels[:, :, None] if pixels.ndim == 2 else pixels
         except _DAMAGE as error:
             raise _failure(error) from None
 
 
 def _decode_deep(image: ImageFile.ImageFile, data: bytes, kind: str) -> Levels:
-    """Decode an open image with 16 bits to uint16 [height, width, 3].
+    """Decode an open image with 16 bits to uint16 [height, width, channels], with alpha if it has it.
 
     Pillow does not have a mode for 16-bit colour: it keeps the upper bytes of levels. So the lower bytes are decoded as
     the upper bytes of the opposite byte order.
     """
     layout = _layout_of(image)
     if image.mode.startswith("I"):
-        grey = np.asarray(image).astype(np.uint16)
-    elif layout == "LA;16B":  # two levels of 16 bits are read as four of 8
-        high, low = np.moveaxis(_read_as(image, "RGBA"), 2, 0)[:2].astype(np.uint16)
-        grey = high << 8 | low
-    elif layout[:-1] in ("RGB;16", "RGBA;16", "RGBX;16"):
+        return np.asarray(image).astype(np.uint16)[:, :, None]
+    if layout == "LA;16B":  # two levels of 16 bits are read as four of 8
+        parts = _read_as(image, "RGBA").astype(np.uint16)
+        return parts[:, :, ::2] << 8 | parts[:, :, 1::2]
+    if layout[:-1] in ("RGB;16", "RGBA;16", "RGBX;16"):
         with Image.open(io.BytesIO(data), formats=(kind,)) as again:
             lower = _read_as(again, layout[:-1] + _OTHER_ORDER[layout[-1]])
-        return np.asarray(image)[:, :, :3].astype(np.uint16) << 8 | lower[:, :, :3]
-    else:
-        raise LoaderError("E-UNSUPPORTED", f"a {kind} of 16 bits with the layout {layout}: convert it to grey or RGB")
-    return np.repeat(grey[:, :, None], 3, axis=2)
+        return np.asarray(image).astype(np.uint16) << 8 | lower
+    raise LoaderError("E-UNSUPPORTED", f"a {kind} of 16 bits with the layout {layout}: convert it to grey or RGB")
 
 
 def _layout_of(image: ImageFile.ImageFile) -> str:

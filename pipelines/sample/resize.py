@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from penstock.pipelines.image_types import TRANSPOSED, UPSIDE_DOWN, Levels, Pixels, Window
-from penstock.pipelines.resampling import as_nchw, resize_into
+from penstock.pipelines.resampling import FAST_CHANNELS, as_nchw, resize_into
 from penstock.pipelines.resampling import resize as resize_levels
 
 Resize = Callable[[Pixels, torch.Tensor, str], None]
@@ -29,9 +29,9 @@ RESIZERS: dict[str, Resize] = {"torch": resize_into, "pillow": resize_pillow}
 
 
 def to_depth(pixels: Levels, dtype: np.dtype[Any]) -> Levels:
-    """Convert pixels between uint8 and uint16 (`dtype`); white stays white."""
-    if pixels.dtype == dtype:
-        return pixels
+    """Convert pixels between uint8 and uint16 (`dtype`), so that white stays white, or to float32 unchanged."""
+    if pixels.dtype == dtype or dtype == np.float32:
+        return pixels.astype(dtype, copy=False)
     return pixels.astype(np.uint16) * np.uint16(257) if dtype == np.uint16 else (pixels >> 8).astype(np.uint8)
 
 
@@ -49,33 +49,37 @@ def write_sample(
     resize: Resize,
     place: Window | None = None,
     turn: int = 0,
-    fill: tuple[int, ...] = (0, 0, 0),
+    fill: tuple[int | float, ...] = (0, 0, 0),
     interpolation: str = "bilinear",
 ) -> None:
     """Resize `pixels` into `slot`, turn the result, and mirror it left to right if `flip`.
 
-    pixels: uint8 or uint16 [h, w, 3]. slot: [1, 3 or 1, height, width], channels_last, uint8 or uint16; with one
-    channel the result is grey. place: x, y, width, height of the target area in the slot, None for the whole slot; the
-    rest becomes `fill`, levels 0 to 255 of red, green and blue. turn: TRANSPOSED and UPSIDE_DOWN. interpolation: one of
-    INTERPOLATIONS.
+    pixels: uint8, uint16 or float32 [h, w, channels]. slot: [1, channels, height, width], channels_last, of one of
+    these types; with one channel, three channels become grey. place: x, y, width, height of the target area in the
+    slot, None for the whole slot; the rest becomes `fill`, levels 0 to 255 of red, green and blue, or for as many
+    channels as the slot has; for float32 levels of its own scale. turn: TRANSPOSED and UPSIDE_DOWN. interpolation: one
+    of INTERPOLATIONS.
     """
     channels, height, width = slot.shape[1:]
     x, y, w, h = place or (0, 0, width, height)
-    if (w, h) == (width, height) and channels == 3 and slot.dtype == torch.uint8 and pixels.dtype == np.uint8:
+    is_grey = channels == 1 and pixels.shape[2] == 3
+    is_direct = not is_grey and channels <= FAST_CHANNELS and slot.dtype == torch.uint8 and pixels.dtype == np.uint8
+    if (w, h) == (width, height) and is_direct:
         _resize_to(pixels, slot, resize, interpolation)
     else:
         canvas = slot.permute(0, 2, 3, 1)[0].numpy()
         levels = to_depth(pixels, canvas.dtype)
-        if levels.shape[:2] != (h, w) and levels.dtype == np.uint16:
+        if levels.dtype != np.uint8 or channels > FAST_CHANNELS:
             levels = resize_levels(levels, (h, w), interpolation)
         elif levels.shape[:2] != (h, w):
-            resized = torch.empty((1, h, w, 3), dtype=torch.uint8, device="cpu")
+            resized = torch.empty((1, h, w, levels.shape[2]), dtype=torch.uint8, device="cpu")
             resize(levels, resized.permute(0, 3, 1, 2), interpolation)
             levels = resized[0].numpy()
-        colour = to_depth(np.array(fill, np.uint8).reshape(1, 1, 3), canvas.dtype)
         if (w, h) != (width, height):
-            canvas[...] = to_grey(colour) if channels == 1 else colour
-        canvas[y : y + h, x : x + w] = to_grey(levels) if channels == 1 else levels
+            kind = np.float32 if canvas.dtype == np.float32 else np.uint8
+            colour = to_depth(np.array(fill, kind).reshape(1, 1, -1), canvas.dtype)
+            canvas[...] = to_grey(colour) if channels == 1 and len(fill) == 3 else colour
+        canvas[y : y + h, x : x + w] = to_grey(levels) if is_grey else levels
     _turn(slot, flip, turn)
 
 

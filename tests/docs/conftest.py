@@ -25,6 +25,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     _write_table(folder, images)
     _write_tars(folder, images)
     _write_fields(folder, images)
+    _write_bands(folder)
     return folder
 
 
@@ -50,6 +51,26 @@ def _write_tars(folder: Path, images: list[Path]) -> None:
                 tar.add(image, f"{number}{n:03d}.jpg")
                 tar.add(folder / "x.cls", f"{number}{n:03d}.cls")
                 tar.add(folder / "x.json", f"{number}{n:03d}.json")
+
+
+def _write_bands(folder: Path) -> None:
+    """Write scenes of five channels, and samples with a file for each of four bands.
+
+    They are arrays: the content of a file decides how it is read, and the extra `tiff` may be missing here.
+    """
+    rng = np.random.default_rng(0)
+    with tarfile.open(folder / "bands.tar", "w") as tar:
+        for n in range(8):
+            scene = folder / "scenes" / "ab"[n % 2] / f"{n}.tif"
+            scene.parent.mkdir(parents=True, exist_ok=True)
+            with open(scene, "wb") as file:
+                np.save(file, rng.integers(0, 4000, (40, 50, 5), np.uint16))
+            for band in ("b02", "b03", "b04", "b08"):
+                path = folder / "bands" / band / f"{n}.tif"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with open(path, "wb") as file:
+                    np.save(file, rng.integers(0, 4000, (40, 50), np.uint16))
+                tar.add(path, f"{n}.{band}.tif")
 
 
 def _write_fields(folder: Path, images: list[Path]) -> None:

@@ -191,7 +191,7 @@ SOURCES = {
     "create_loader((images, labels[:5]))": "one per image, got [5]",
     "create_loader((images, labels - 1))": "class numbers from 0",
     "create_loader((images, None))": "np.zeros(len(images), int)",
-    "create_loader((images[..., :2], labels))": "images must have 3 channels or 1",
+    "create_loader((images[..., :2], labels))": "ImagePipeline(channels=2, mean=..., std=...)",
     "create_loader(dataset)": "penstock.loaders.DataLoader",
     "create_loader(MapStyle())": "penstock.loaders.DataLoader",
     "create_loader(DataLoader(dataset))": "it is a loader: pass the data",

@@ -122,7 +122,8 @@ class Encoding:
     """How images are stored. Raises ValueError for settings that contradict each other.
 
     Attributes:
-        kind: "jpeg" or "raw".
+        kind: "jpeg" keeps files, and cuts JPEGs into strips; "raw" stores RGB pixels of 8 bits; "array" keeps JPEGs and
+            stores other images as .npy, with their channels and levels: TIFFs need not be decoded again.
         resize: pixels of the shorter side, never enlarged; None keeps the size.
         longer_side: whether `resize` applies to the longer side.
         quality: quality of re-encoded JPEGs, 1 to 100; None keeps the coefficients.
@@ -134,7 +135,7 @@ class Encoding:
     quality: int | None = None
 
     def __post_init__(self) -> None:
-        checked_choice("encoding", self.kind, ("jpeg", "raw"))
+        checked_choice("encoding", self.kind, ("jpeg", "raw", "array"))
         set_checked(
             self,
             resize=None if self.resize is None else checked_int("resize", self.resize, 1, 65500),
@@ -143,10 +144,17 @@ class Encoding:
         )
         if self.kind == "raw" and self.quality is not None:
             raise ValueError("raw pixels have no quality: leave quality out, or use encoding jpeg")
+        if self.kind == "array" and not self.lossless:
+            raise ValueError("arrays keep their size and levels: leave out resize and quality")
         if self.longer_side and self.resize is None:
             raise ValueError("longer_side needs resize")
         if self.kind == "jpeg" and self.resize is not None and self.quality is None:
             set_checked(self, quality=90)
+
+    @property
+    def keeps_levels(self) -> bool:
+        """Whether all channels and bits of the source's images are kept."""
+        return self.lossless and self.kind != "raw"
 
     @property
     def lossless(self) -> bool:

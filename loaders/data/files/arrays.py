@@ -15,19 +15,21 @@ from penstock.loaders.data.samples.columns import ArrayColumn
 from penstock.pipelines.errors import LoaderError, count_text
 from penstock.pipelines.image_types import Levels
 from penstock.pipelines.native.rows import MEMORY, NO_NAMES, Names, Rows
+from penstock.pipelines.spec import MAX_CHANNELS
 
 # Up to this size the fingerprint is a digest of every byte (0.3 s); above it, of the CRC-32 of every image.
 HASHED_BYTES = 256 * 1024 * 1024
 _THREADS = 8
-_CHANNELS = (1, 3)
+_USUAL = (1, 3)
 
 
 class ArraySource:
     """A source of pixels and labels in shared memory: copied there once, mapped by each worker.
 
-    images: uint8 [n, h, w, 3], or grey as [n, h, w, 1] or [n, h, w]; numpy array or torch tensor; uint16 for pipelines
-    with depth=16. Channels first ([n, 3, h, w]) is accepted if the shape is unambiguous. labels: integers [n], at least
-    0. `classes` are the class names; the default is b"0", b"1", ... up to the highest label.
+    images: uint8 [n, h, w, 3], or grey as [n, h, w, 1] or [n, h, w]; numpy array or torch tensor; up to 64 channels for
+    pipelines with as many; uint16 for pipelines with depth=16, float32 with depth=32. Channels first ([n, 3, h, w]) is
+    accepted if the shape is unambiguous. labels: integers [n], at least 0. `classes` are the class names; the default
+    is b"0", b"1", ... up to the highest label.
 
     Raises ValueError for other arrays, with a fix; LoaderError E-NODATA without images, E-SHM if memory is short.
     Pickles only while a process is being started, as SharedArray does.
@@ -46,14 +48,23 @@ class ArraySource:
         return len(self._images.array)
 
     def read(self, index: int) -> Levels:
-        """Return the pixels of image `index`, [h, w, 3], in shared memory: never write to them. Raises IndexError."""
+        """Return the pixels of image `index`, in shared memory: never write to them; grey as [h, w, 3].
+
+        Raises IndexError.
+        """
         if not 0 <= index < len(self):
             raise IndexError(f"image {index} of {len(self)}")
         image: Levels = self._images.array[index]
-        return image if image.shape[2] == 3 else np.broadcast_to(image, (*image.shape[:2], 3))
+        return image if image.shape[2] != 1 else np.broadcast_to(image, (*image.shape[:2], 3))
+
+    @property
+    def images(self) -> Levels:
+        """All images, [n, h, w, channels], in shared memory: never write to them."""
+        images: Levels = self._images.array
+        return images
 
     def locate(self, indices: npt.NDArray[np.int64], rows: Rows) -> Names:
-        """Fill `rows` with the places of images `indices`; grey and uint16 images stay ELSEWHERE."""
+        """Fill `rows` with the places of images `indices`; others than uint8 [h, w, 3] stay ELSEWHERE."""
         images = self._images.array
         if images.shape[3] == 3 and images.dtype == np.uint8:
             _, rows["height"], rows["width"], _ = images.shape
@@ -83,11 +94,11 @@ def _as_numpy(data: object) -> npt.NDArray[Any]:
 
 
 def _move_channels_last(images: npt.NDArray[Any], *, is_tensor: bool) -> Levels:
-    """Return a view [n, h, w, 1 or 3]. Raises ValueError, LoaderError E-NODATA."""
-    if images.dtype not in (np.uint8, np.uint16):
+    """Return a view [n, h, w, channels]. Raises ValueError, LoaderError E-NODATA."""
+    if images.dtype not in (np.uint8, np.uint16, np.float32):
         raise ValueError(
-            f"images must be uint8 from 0 to 255 (uint16 for depth=16), got {images.dtype}: convert them, "
-            "for values from 0 to 1 with (images * 255).round().astype('uint8')"
+            f"images must be uint8 from 0 to 255 (uint16 for depth=16, float32 for depth=32), got {images.dtype}: "
+            "convert them, for values from 0 to 1 with (images * 255).round().astype('uint8')"
         )
     if images.ndim not in (3, 4):
         raise ValueError(f"images must have shape [n, h, w, 3], or [n, h, w] for grey, got {list(images.shape)}")
@@ -97,16 +108,21 @@ def _move_channels_last(images: npt.NDArray[Any], *, is_tensor: bool) -> Levels:
         images = images[..., np.newaxis]
     if 0 in images.shape:
         raise ValueError(f"height and width of images must be at least 1, got {list(images.shape)}")
-    first, last = images.shape[1] in _CHANNELS, images.shape[3] in _CHANNELS
-    if first and last and is_tensor and images.shape[2] not in _CHANNELS:
+    first, last = images.shape[1] in _USUAL, images.shape[3] in _USUAL
+    if not first and not last:  # other channels
+        first, last = images.shape[1] <= MAX_CHANNELS, images.shape[3] <= MAX_CHANNELS
+        if first and last and not is_tensor:  # square images decide, otherwise numpy's usual order
+            first = images.shape[1] != images.shape[2] == images.shape[3]
+            last = not first
+        if not first and not last:
+            raise ValueError(
+                f"images must have 1 to {MAX_CHANNELS} channels, with shape [n, h, w, channels], got "
+                f"{list(images.shape)}"
+            )
+    if first and last and is_tensor and images.shape[2] not in _USUAL:
         raise ValueError(
             f"a tensor of shape {list(images.shape)} may have its channels first or last: "
             "pass [n, h, w, channels] as a numpy array"
-        )
-    if not first and not last:
-        raise ValueError(
-            f"images must have 3 channels or 1, with shape [n, h, w, channels], got {list(images.shape)}; "
-            "drop an alpha channel with images[..., :3]"
         )
     return images if last else images.transpose(0, 2, 3, 1)
 
@@ -138,7 +154,7 @@ def _digest(images: Levels, labels: npt.NDArray[np.int64]) -> str:
     """Return a digest of shape, labels and pixels; above HASHED_BYTES of pixels, of the checksums of the images."""
     digest = hashlib.blake2b(b"penstock arrays 1", digest_size=32)
     digest.update(np.array(images.shape, "<i8").tobytes())
-    digest.update(b"" if images.dtype == np.uint8 else b"uint16")
+    digest.update(b"" if images.dtype == np.uint8 else images.dtype.name.encode())
     digest.update(labels.data)
     if images.nbytes <= HASHED_BYTES:
         digest.update(images.data)

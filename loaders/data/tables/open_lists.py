@@ -32,7 +32,8 @@ from penstock.pipelines.messages.user_warnings import warn_user
 from penstock.pipelines.targets import map_targets
 
 Classes = Sequence[str | bytes] | Mapping[str, Sequence[str | bytes]]
-LIST_SUFFIXES = tuple(sorted(IMAGE_SUFFIXES))
+_ARRAY = ".npy"  # an array per file; a folder with images may contain others
+LIST_SUFFIXES = (*sorted(IMAGE_SUFFIXES), _ARRAY)
 
 
 def is_list(spec: object) -> bool:
@@ -224,4 +225,4 @@ def _is_path(value: object) -> TypeGuard[AnyPath]:
 def _may_be_image(path: AnyPath) -> bool:
     """Return whether a path looks like an image, and not like a folder, a table or a container."""
     suffix = os.path.splitext(os.fsdecode(without_query(os.fsencode(path))))[1].lower()
-    return suffix in IMAGE_SUFFIXES | UNREAD_SUFFIXES or (not suffix and not os.path.isdir(path))
+    return suffix in IMAGE_SUFFIXES | UNREAD_SUFFIXES | {_ARRAY} or (not suffix and not os.path.isdir(path))

@@ -104,9 +104,12 @@ def image_sizes(source: Source, pipeline: ImagePipeline) -> ImageSizes:
 
     Unreadable images are tried again each time, because a storage or permission error may have been fixed.
     """
-    pipeline = ImagePipeline(exif=pipeline.exif, max_pixels=pipeline.max_pixels)
     content = content_of(source)
     identity = f"{_FORMAT} {content} {len(source)} {pipeline.exif} {pipeline.max_pixels}"
+    if pipeline.keeps_channels:  # it accepts other files, or reads them in another way
+        identity += f" {pipeline.channels} {pipeline.depth}"
+    else:
+        pipeline = ImagePipeline(exif=pipeline.exif, max_pixels=pipeline.max_pixels)
     name = hashlib.blake2b(identity.encode(), digest_size=16).hexdigest().encode("ascii") + b".index"
     saved = load_saved(name, SavedColumns)
     if saved is None or saved.identity != identity:

@@ -28,6 +28,7 @@ SETTINGS: dict[str, Any] = {
     "BUCKETS": [(32, 32), (24, 40), (40, 24)],
     "PATCHES": loaders.PatchBudget(size=8, sequence_lengths=16),
     "VIEWS": (imagenet_train(32), imagenet_train(24)),
+    "RAW": loaders.Encoding(kind="raw"),
     "DEEP": pipelines.ImagePipeline(size=(16, 16), depth=16),
 }
 ROWS = [f"photos/class{n % 3}/{n:04d}.jpg,class{n % 3}\n" for n in range(12)]

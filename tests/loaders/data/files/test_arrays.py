@@ -68,12 +68,12 @@ def test_channels_first_or_last_of_a_tensor_must_be_unambiguous() -> None:
 @pytest.mark.parametrize(
     ("images", "labels", "message"),
     [
-        (np.zeros((2, 4, 4, 3), np.float32), [0, 1], r"uint8 .* got float32: convert them.*images \* 255"),
+        (np.zeros((2, 4, 4, 3)), [0, 1], r"uint8 .* got float64: convert them.*images \* 255"),
         (np.zeros((2, 4, 4, 3), bool), [0, 1], "uint8 .* got bool"),
-        (torch.zeros(2, 3, 4, 4), [0, 1], "uint8 .* got float32"),
+        (torch.zeros(2, 3, 4, 4, dtype=torch.int16), [0, 1], "uint8 .* got int16"),
         (pixels(2, 4), [0, 1], r"shape \[n, h, w, 3\]"),
         (pixels(2, 4, 4, 3, 1), [0, 1], r"shape \[n, h, w, 3\]"),
-        (pixels(2, 8, 8, 4), [0, 1], r"drop an alpha channel with images\[\.\.\., :3\]"),
+        (np.zeros((2, 70, 8, 70), np.uint8), [0, 1], r"1 to 64 channels, with shape \[n, h, w, channels\]"),
         (np.zeros((2, 0, 4, 3), np.uint8), [0, 1], "at least 1"),
         (pixels(2, 4, 4, 3), [0, 1, 2], r"labels must have shape \[2\].*got \[3\]"),
         (pixels(2, 4, 4, 3), [[0], [1]], r"got \[2, 1\]"),

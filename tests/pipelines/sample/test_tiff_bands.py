@@ -1,0 +1,124 @@
+"""TIFFs with any channels, types, layouts and compressions, written by tifffile and read as stored."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import numpy as np
+import pytest
+from band_images import decode, refuse
+
+from penstock.pipelines.errors import LoaderError
+
+tifffile = pytest.importorskip("tifffile")
+
+TYPES = ("u1", "u2", "i2", "u4", "f4", "f8", "f2")
+
+
+def tiff(levels: np.ndarray, **more: Any) -> bytes:
+    """A TIFF of [h, w, channels]: contiguous, or planar with planarconfig="separate"."""
+    file = io.BytesIO()
+    planar = more.pop("planarconfig", "contig")
+    if levels.shape[2] == 1:
+        tifffile.imwrite(file, levels[:, :, 0], photometric="minisblack", **more)
+    else:
+        stored = levels if planar == "contig" else levels.transpose(2, 0, 1)
+        tifffile.imwrite(file, stored, photometric="minisblack", planarconfig=planar, **more)
+    return file.getvalue()
+
+
+def pages(*images: np.ndarray, **of_first: Any) -> bytes:
+    file = io.BytesIO()
+    with tifffile.TiffWriter(file) as writer:
+        for number, image in enumerate(images):
+            writer.write(
+                image,
+                photometric="minisblack",
+                planarconfig="contig" if image.ndim == 3 else None,
+                **(of_first if number == 0 else {}),
+            )
+    return file.getvalue()
+
+
+def test_every_layout_is_read_as_written() -> None:
+    codecs = [None, "zlib", "packbits", "lzma"]
+    try:
+        import imagecodecs  # noqa: F401
+
+        codecs += ["lzw", "zstd"]
+    except ImportError:
+        pass
+    rng = np.random.default_rng(0)
+    for number in range(150):
+        kind, channels = rng.choice(TYPES), int(rng.choice([1, 2, 4, 5, 8, 13]))
+        height, width = rng.integers(3, 50, 2).tolist()
+        levels = (rng.random((height, width, channels)) * 250).astype(kind)
+        codec = codecs[number % len(codecs)]
+        settings: dict[str, Any] = {"compression": codec, "byteorder": "<>"[number % 2], "bigtiff": number % 5 == 0}
+        settings["planarconfig"] = "separate" if rng.random() < 0.5 else "contig"
+        settings |= {"tile": (16, 32)} if rng.random() < 0.5 else {"rowsperstrip": int(rng.integers(1, 20))}
+        if codec in ("zlib", "lzw") and kind in ("u1", "u2") and rng.random() < 0.5:
+            settings["predictor"] = True
+        found = decode(tiff(levels, **settings), channels)
+        np.testing.assert_array_equal(found, levels.astype(np.float32), str(settings))
+
+
+def test_pages_are_channels_without_overviews_and_masks() -> None:
+    rng = np.random.default_rng(1)
+    images = [rng.integers(0, 65536, (20, 24), np.uint16) for _ in range(5)]
+    np.testing.assert_array_equal(decode(pages(*images), 5, 16), np.stack(images, 2))
+    two = [rng.integers(0, 256, (20, 24, 2), np.uint8) for _ in range(2)]
+    np.testing.assert_array_equal(decode(pages(*two), 4, 8), np.concatenate(two, 2))
+    file = io.BytesIO()
+    with tifffile.TiffWriter(file) as writer:
+        writer.write(two[0], photometric="minisblack", planarconfig="contig")
+        writer.write(two[0][::2, ::2], photometric="minisblack", planarconfig="contig", subfiletype=1)
+        writer.write(two[0][:, :, 0] > 9, photometric="mask", subfiletype=4)
+    np.testing.assert_array_equal(decode(file.getvalue(), 2, 8), two[0])
+
+
+def test_pages_must_fit_together() -> None:
+    small = np.zeros((20, 24), np.uint8)
+    assert "pages of uint8 [20, 24, 1] and of uint8 [19, 24, 1]" in refuse(pages(small, small[1:]), 2).cause
+    assert "and of uint16" in refuse(pages(small, small.astype(np.uint16)), 2).cause
+    assert "has 2 channels, but the pipeline has channels=4" in refuse(pages(small, small), 4).cause
+    assert "more than 64 pages" in refuse(pages(*[small] * 65), 64).cause
+    assert refuse(tiff(np.zeros((4, 4, 2), np.complex64)), 2).code == "E-UNSUPPORTED"
+
+
+def test_the_orientation_is_applied_on_request_only() -> None:
+    levels = np.random.default_rng(2).integers(0, 256, (10, 12, 4), np.uint8)
+    data = tiff(levels, extratags=[(274, "H", 1, 6, True)])
+    np.testing.assert_array_equal(decode(data, 4, 8), levels)
+    np.testing.assert_array_equal(decode(data, 4, 8, exif="apply"), np.rot90(levels, -1))
+
+
+def test_a_declared_size_is_checked_before_decoding() -> None:
+    data = tiff(np.zeros((16, 16, 4), np.uint8))
+    for tag in (256, 257):
+        entry = np.array([tag], "<u2").tobytes()
+        at = data.index(entry, 8) + 8
+        assert refuse(data[:at] + b"\xff\xff\xff\x7f" + data[at + 4 :], 4, 8).code in (
+            "E-BOMB",
+            "E-CORRUPT",
+            "E-UNSUPPORTED",
+        )
+
+
+@pytest.mark.parametrize("compression", [None, "zlib"])
+def test_damaged_files_are_bad_samples(compression: str | None) -> None:
+    levels = np.random.default_rng(3).integers(0, 50, (16, 16, 5), np.uint16)
+    data = tiff(levels, compression=compression, rowsperstrip=4)
+    pixels = min(page.dataoffsets[0] for page in tifffile.TiffFile(io.BytesIO(data)).pages)
+    rng, codes = np.random.default_rng(4), set[str]()
+    for cut in range(1, len(data), 7):
+        assert refuse(data[:cut], 5, 16).code in ("E-TRUNC", "E-CORRUPT", "E-FORMAT"), cut
+    for _ in range(300):
+        damaged = bytearray(data)
+        damaged[rng.integers(4, pixels)] = rng.integers(256)
+        try:
+            decode(bytes(damaged), 5, 16)
+        except LoaderError as error:
+            codes.add(error.code)
+    assert codes <= {"E-TRUNC", "E-CORRUPT", "E-FORMAT", "E-UNSUPPORTED", "E-BOMB"}
