@@ -1,8 +1,8 @@
 """Pipelines of published training recipes: timm's, DeiT III, SimCLR, DINO, torchvision's for masks and boxes.
 
-Each function accepts the size of the images, and fields of ImagePipeline and Augmentations that override its own. All
-of them resize by antialiased bilinear interpolation, whereas timm, DeiT III and DINO use bicubic or draw one of the
-two. Each mixed pair has its own share, whereas timm draws one per batch (except with `mixup_mode="pair"`).
+Each function accepts the size of the images, and fields of ImagePipeline and Augmentations that override its own.
+Images are resized by the filter of the recipe's code, with antialiasing as in Pillow. Each mixed pair has its own
+share, whereas timm draws one per batch (except with `mixup_mode="pair"`).
 """
 
 from __future__ import annotations
@@ -15,8 +15,14 @@ from penstock.pipelines.pipeline_settings import PipelineSettings
 from penstock.pipelines.spec import ImagePipeline, imagenet_train
 
 _Size = int | tuple[int, int]
-_DEIT3: dict[str, Any] = {"three_augment": True, "color_jitter": (0.3, 0.3, 0.3, 0.0), "cutmix": 1.0}
-_DINO_COLOR: dict[str, Any] = {
+_DEIT3: dict[str, Any] = {
+    "interpolation": "bicubic",
+    "three_augment": True,
+    "color_jitter": (0.3, 0.3, 0.3, 0.0),
+    "cutmix": 1.0,
+}
+_DINO: dict[str, Any] = {
+    "interpolation": "bicubic",
     "color_jitter": (0.4, 0.4, 0.2, 0.1),
     "color_jitter_probability": 0.8,
     "grayscale": 0.2,
@@ -26,8 +32,8 @@ _DINO_COLOR: dict[str, Any] = {
 def timm_a1(size: _Size = 224, **settings: Unpack[PipelineSettings]) -> ImagePipeline:
     """Return the training pipeline of A1 (600 epochs): RandAugment rand-m7-mstd0.5-inc1, mixup 0.2 and cutmix 1.0.
 
-    Source: Wightman, Touvron, Jégou: "ResNet strikes back", arXiv 2110.00476, table 2; timm/data/auto_augment.py of
-    pytorch-image-models. Evaluate with `imagenet_eval(224, center_fraction=0.95)`.
+    Source: Wightman, Touvron, Jégou: "ResNet strikes back", arXiv 2110.00476, table 2; timm/data/auto_augment.py and
+    train.py (train_interpolation) of pytorch-image-models. Evaluate with `imagenet_eval(224, center_fraction=0.95)`.
     Not part of the data: binary cross-entropy, label smoothing 0.1 of the soft targets, repeated augmentation, LAMB,
     stochastic depth 0.05.
     """
@@ -58,8 +64,8 @@ def deit3(size: _Size = 224, **settings: Unpack[PipelineSettings]) -> ImagePipel
     Source: Touvron, Cord, Jégou: "DeiT III: Revenge of the ViT", arXiv 2204.07118; augment.py and the commands in
     README_revenge.md of facebookresearch/deit. Larger models train at 192 or 160. Evaluate with
     `imagenet_eval(224, center_fraction=1.0)`. Fine-tuning at a higher resolution uses timm's rand-m9-mstd0.5-inc1
-    instead: `imagenet_train(224, auto_augment="timm", rand_magnitude_std=0.5, mixup=0.8, cutmix=1.0)`.
-    Not part of the data: binary cross-entropy, repeated augmentation, LAMB, stochastic depth, LayerScale.
+    instead: `imagenet_train(224, interpolation="bicubic", auto_augment="timm", rand_magnitude_std=0.5, mixup=0.8,
+    cutmix=1.0)`. Not part of the data: binary cross-entropy, repeated augmentation, LAMB, stochastic depth, LayerScale.
     """
     return imagenet_train(size, **{**_DEIT3, "mixup": 0.8, **settings})
 
@@ -84,9 +90,11 @@ def simclr_view(size: _Size = 224, *, strength: float = 1.0, **settings: Unpack[
     A, with its PyTorch code for the colours; data_util.py of google-research/simclr. `strength` scales the jitter; the
     paper uses 0.5 and no blur for CIFAR-10. As in the paper, pixels are scaled to 0 to 1 and not normalised further.
     The blur is Pillow's, which approximates the sampled Gaussian of the paper, and repeats pixels at the edges; the
-    paper's code uses black there. Not part of the data: the contrastive loss, LARS.
+    paper's code uses black there, and its bicubic resize is not antialiased. Not part of the data: the contrastive
+    loss, LARS.
     """
     recipe: dict[str, Any] = {
+        "interpolation": "bicubic",
         "color_jitter": (0.8 * strength, 0.8 * strength, 0.8 * strength, 0.2 * strength),
         "color_jitter_probability": 0.8,
         "grayscale": 0.2,
@@ -125,7 +133,7 @@ def dino_global_1(size: _Size = 224, **settings: Unpack[PipelineSettings]) -> Im
     DataAugmentationDINO in main_dino.py of facebookresearch/dino, with the default crop scales of its command line.
     Not part of the data: teacher, centring, multi-crop loss.
     """
-    return imagenet_train(size, **{"scale": (0.4, 1.0), "blur": 1.0, **_DINO_COLOR, **settings})
+    return imagenet_train(size, **{"scale": (0.4, 1.0), "blur": 1.0, **_DINO, **settings})
 
 
 def dino_global_2(size: _Size = 224, **settings: Unpack[PipelineSettings]) -> ImagePipeline:
@@ -133,7 +141,7 @@ def dino_global_2(size: _Size = 224, **settings: Unpack[PipelineSettings]) -> Im
 
     Source: see dino_global_1.
     """
-    return imagenet_train(size, **{"scale": (0.4, 1.0), "blur": 0.1, "solarize": 0.2, **_DINO_COLOR, **settings})
+    return imagenet_train(size, **{"scale": (0.4, 1.0), "blur": 0.1, "solarize": 0.2, **_DINO, **settings})
 
 
 def dino_local(size: _Size = 96, **settings: Unpack[PipelineSettings]) -> ImagePipeline:
@@ -141,7 +149,7 @@ def dino_local(size: _Size = 96, **settings: Unpack[PipelineSettings]) -> ImageP
 
     Source: see dino_global_1.
     """
-    return imagenet_train(size, **{"scale": (0.05, 0.4), "blur": 0.5, **_DINO_COLOR, **settings})
+    return imagenet_train(size, **{"scale": (0.05, 0.4), "blur": 0.5, **_DINO, **settings})
 
 
 def segmentation_train(size: _Size = 480, *, base: int = 520, **settings: Unpack[PipelineSettings]) -> ImagePipeline:
@@ -171,5 +179,5 @@ def detection_train(size: _Size = 1024, **settings: Unpack[PipelineSettings]) ->
 
 
 def _timm(size: _Size, recipe: dict[str, Any], settings: PipelineSettings) -> ImagePipeline:
-    common = {"auto_augment": "timm", "rand_magnitude_std": 0.5, "cutmix": 1.0}
+    common = {"interpolation": "random", "auto_augment": "timm", "rand_magnitude_std": 0.5, "cutmix": 1.0}
     return imagenet_train(size, **{**common, **recipe, **settings})

@@ -7,7 +7,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +15,7 @@ import torch
 
 from penstock.bench.checks.parity_pair import DALI_CPU, DALI_GPU, EXACT, TOLERANCES, EnginePair, ServedBatch, Tolerance
 from penstock.bench.record.environment import describe_environment
+from penstock.bench.record.settings import Interpolation
 from penstock.loaders.cache_build.open_or_build import prepare_source, prepare_whole
 from penstock.loaders.data.cache.hdf5_cache import known_cache
 from penstock.loaders.data.sources.contract import Source, is_cache
@@ -41,6 +42,7 @@ class ParitySettings:
     size: int
     batch_size: int
     evaluate: bool
+    interpolation: Interpolation = "bilinear"
 
     def __post_init__(self) -> None:
         _ = self.pipeline  # rejects an invalid size before a cache is built
@@ -48,7 +50,8 @@ class ParitySettings:
     @property
     def pipeline(self) -> ImagePipeline:
         """The pipeline that every engine serves."""
-        return imagenet_eval(self.size) if self.evaluate else imagenet_train(self.size)
+        usual = imagenet_eval(self.size) if self.evaluate else imagenet_train(self.size)
+        return replace(usual, interpolation=self.interpolation)
 
 
 class LeftOut(NamedTuple):

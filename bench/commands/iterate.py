@@ -8,7 +8,7 @@ import warnings
 import zlib
 from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +16,7 @@ import typer
 
 from penstock.bench.commands import shared_options as common
 from penstock.bench.commands.data_options import DataOptions
-from penstock.bench.record.settings import BatchSize, Cache, Prefetch, Size, setting
+from penstock.bench.record.settings import BatchSize, Cache, Interpolation, Prefetch, Size, setting
 
 if TYPE_CHECKING:
     from penstock.loaders.front.batch import Batch
@@ -42,6 +42,7 @@ def iterate(  # noqa: PLR0913  a command's options are its parameters
     data: common.Data,
     dump: Annotated[str, typer.Option(help="File for the JSON lines; - is standard output.")] = "-",
     size: Size = 224,
+    interpolation: Interpolation = "bilinear",
     seed: Annotated[int | None, typer.Option(min=0, help="Seed; by default the one of --state-in, or 0.")] = None,
     epochs: Annotated[int, typer.Option(min=0, help="Stop before this epoch number.")] = 1,
     evaluate: Annotated[bool, typer.Option("--eval", help="Centre crops, in order, all samples.")] = False,
@@ -76,7 +77,7 @@ def iterate(  # noqa: PLR0913  a command's options are its parameters
     warnings.filterwarnings("ignore", "the data has no labels")  # this command does not train
     loader = create_loader(
         data,
-        pipeline=imagenet_eval(size) if evaluate else imagenet_train(size),
+        pipeline=replace(imagenet_eval(size) if evaluate else imagenet_train(size), interpolation=interpolation),
         dtype=torch.uint8,
         seed=seed,
         **{name: value for name, value in options.items() if value is not None},

@@ -10,7 +10,7 @@ import typer
 from penstock.bench.commands import shared_options as common
 from penstock.bench.commands.data_options import DataOptions
 from penstock.bench.probe.data.training_folder import training_folder
-from penstock.bench.record.settings import BatchSize, Seed, Size
+from penstock.bench.record.settings import BatchSize, Interpolation, Seed, Size
 
 if TYPE_CHECKING:
     from penstock.bench.checks.parity import ParityRecord
@@ -27,6 +27,7 @@ def parity(
     evaluate: Annotated[bool, typer.Option("--eval", help="Centre crops, in order.")] = False,
     batch_size: BatchSize = 64,
     size: Size = 224,
+    interpolation: Interpolation = "bilinear",
     seed: Seed = 0,
     json_file: common.JsonFile = None,
     *,
@@ -43,7 +44,8 @@ def parity(
     from penstock.loaders.system.progress_bar import ProgressBar
     from penstock.pipelines.errors import EXIT_DATA
 
-    settings = ParitySettings(images=images, seed=seed, size=size, batch_size=batch_size, evaluate=evaluate)
+    crops: dict[str, Any] = {"size": size, "evaluate": evaluate, "interpolation": interpolation}
+    settings = ParitySettings(images=images, seed=seed, batch_size=batch_size, **crops)
     source = open_source(training_folder(data), **data_options)
     with cache_of(source, cache) as (cached, left_out), ProgressBar("comparing", min(images, len(source))) as bar:
         engines = engines_for(source, cached)

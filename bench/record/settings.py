@@ -46,6 +46,12 @@ Backend = Annotated[str, typer.Option(help="torch, hdf5 or dali; auto uses the s
 Decoder = Annotated[str, typer.Option(help="JPEG decoder: auto, native, simplejpeg, turbojpeg or pillow.")]
 BatchSize = Annotated[int, typer.Option(min=1, help="Images per batch, on each rank.")]
 Size = Annotated[int, typer.Option(min=1, help="Height and width of the output images, in pixels.")]
+Interpolation = Annotated[
+    Literal["bilinear", "bicubic", "lanczos", "box", "nearest", "random"],
+    typer.Option(
+        help="Filter of the resize: bilinear, bicubic, lanczos, box, nearest; random draws one of the first two."
+    ),
+]
 Workers = Annotated[
     int | None,
     typer.Option(min=0, help="Worker threads or processes; one per processor by default, 0 works in the main thread."),
@@ -111,6 +117,7 @@ class BenchSettings:
     decoder: Decoder = "auto"
     batch_size: BatchSize = 64
     size: Size = 224
+    interpolation: Interpolation = "bilinear"
     workers: Workers = None
     device: str = "cpu"
     dtype: Literal["uint8", "float32", "float16", "bfloat16"] = setting(

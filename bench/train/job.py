@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -99,9 +99,15 @@ class TrainingJob:
             loader = stack.enter_context(self._training_loader())
             validation = None
             if self.held_out is not None:
-                validation = stack.enter_context(self._loader(self.held_out, imagenet_eval(self.size), cache="val.h5"))
+                validation = stack.enter_context(self._loader(self.held_out, self._evaluation, cache="val.h5"))
             watch: dict[str, Any] = {"on_epoch": on_epoch, "on_step": on_step}
             return train(model, loader, self.settings, validation=validation, checkpoint=checkpoint, **watch)
+
+    @property
+    def _evaluation(self) -> ImagePipeline:
+        """The pipeline of the validation images, with the filter of the training images; bicubic if that is drawn."""
+        chosen = self.training.get("interpolation", "bilinear")
+        return replace(imagenet_eval(self.size), interpolation="bicubic" if chosen == "random" else chosen)
 
     def sweep_lr(self) -> tuple[LrSweep, float]:
         """Return the sweep over the training set, and the `lr` with its suggestion as peak learning rate."""

@@ -189,10 +189,13 @@ def write_call(record: BenchRecord, data: str) -> str:
     wanted, choice = record.settings, record.choice
     cache = wanted.cache if choice.cached else None
     in_place = cache is not None and choice.backend not in ("hdf5", "dali")  # the others do not accept `cache`
+    crops = str(wanted.size)
+    if wanted.interpolation != "bilinear":
+        crops += f", interpolation={wanted.interpolation!r}"
     arguments = [
         repr(cache if in_place else data),
         f"backend={choice.backend!r}",
-        f"pipeline=imagenet_train({wanted.size})",
+        f"pipeline=imagenet_train({crops})",
         f"batch_size={wanted.batch_size}",
         f"device={wanted.device!r}",
         f"workers={choice.options.get('workers')}",

@@ -20,7 +20,7 @@ from penstock.pipelines.spec import IMAGENET_MEAN, IMAGENET_STD, ImagePipeline, 
 
 SIZE = (48, 56)
 # Sizes, crop scales, mean, mixup and cutmix: table 2 of "ResNet strikes back"; README_revenge.md of DeiT III; SimCLR's
-# appendix A; the arguments of DINO's main_dino.py.
+# appendix A; the arguments of DINO's main_dino.py. Filters: the recipes' code.
 SETTINGS: dict[str, tuple[Any, ...]] = {
     "timm_a1": (224, (0.08, 1.0), IMAGENET_MEAN, 0.2, 1.0),
     "timm_a2": (224, (0.08, 1.0), IMAGENET_MEAN, 0.1, 1.0),
@@ -46,6 +46,8 @@ def test_settings_are_those_of_the_tables(name: str) -> None:
     )
     assert (made.mean, made.std) == (mean, IMAGENET_STD if mean == IMAGENET_MEAN else (1, 1, 1))
     assert (made.augment.mixup, made.augment.cutmix, made.augment.erasing) == (mixup, cutmix, 0)
+    filters = {"timm": "random", "deit": "bicubic", "simc": "bicubic", "dino": "bicubic"}
+    assert made.interpolation == filters[name[:4]]
     changed = preset(name, size=(20, 30), flip=0.0, mixup=0.7, exif="apply")  # a recipe's settings can be overridden
     assert (changed.size, changed.flip, changed.augment.mixup, changed.exif) == ((20, 30), 0.0, 0.7, "apply")
     assert changed.augment == replace(made.augment, mixup=0.7)

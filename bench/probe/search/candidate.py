@@ -130,7 +130,7 @@ class BenchData:
         self._entries = settings.entries
         self.source: Source = images_of(open_source(data, **settings.data_options))
         self.plain = self._at_length(self.source)
-        self.pipeline: ImagePipeline = imagenet_train(settings.size)
+        self.pipeline: ImagePipeline = imagenet_train(settings.size, interpolation=settings.interpolation)
         if len(self.plain) < settings.batch_size:
             raise ValueError(
                 f"{len(self.plain)} images do not fill a batch of {settings.batch_size}: pass a smaller --batch-size"

@@ -11,6 +11,7 @@ from penstock.bench.record.settings import (
     OPEN_FRACTION,
     POSITIVE,
     Device,
+    Interpolation,
     Model,
     Seed,
     setting,
@@ -47,6 +48,7 @@ class AugmentSettings:
     """Choose the augmentations, with the names of imagenet_train."""
 
     min_scale: float = setting(0.25, "Smallest area of a random crop, as a fraction.")
+    interpolation: Interpolation = "bilinear"
     auto_augment: str | None = setting(None, "rand (RandAugment) or trivial (TrivialAugmentWide).")
     color_jitter: tuple[float, float, float, float] | None = setting(
         None, "Jitter of brightness, contrast, saturation and hue, such as .4 .4 .4 .1", metavar="B C S H"

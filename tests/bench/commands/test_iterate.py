@@ -172,3 +172,13 @@ def test_totals_and_ledger_list_repaired_images(
     assert iterate(root, *options, "--on-repaired", "replace")[1][0]["index"][3] == 4
     assert "planned=8 delivered=7 replaced=1 (E-REPAIRED 1)\n" in capfd.readouterr().err
     assert iterate(root, *options, "--on-repaired", "raise")[0] == 3
+
+
+def test_the_filter_changes_the_pixels_alone(photos: Path, iterate: Callable[..., tuple[int, list[Record]]]) -> None:
+    seen = set()
+    for name in ("bilinear", "bicubic", "random", "box"):
+        code, lines = iterate(photos, "--interpolation", name, "--workers", 0, "--epochs", 1)
+        assert code == 0
+        seen.add(json.dumps([line.pop("crc32") for line in lines]))
+        seen.add(f"the rest: {json.dumps(lines)}")
+    assert len(seen) == 5
