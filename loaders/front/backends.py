@@ -73,8 +73,8 @@ class Backend:
 OF_EVERY_BACKEND = (
     *("pipeline", "batch_size", "sizes", "buckets", "patches", "device", "dtype", "seed", "shuffle", "weights"),
     *("epoch_samples", "drop_last", "pad", "rank", "world_size", "decoder", "on_bad_sample", "on_repaired", "max_bad"),
-    *("with_index", "with_geometry", "memory_format", "transform", "batch_transform", "transform_moves", "profile"),
-    *("backend", "subset", "max_per_class", "image", "label", "root", "classes"),
+    *("with_index", "with_geometry", "memory_format", "transform", "batch_transform", "transform_moves", "tokenize"),
+    *("captions", "profile", "backend", "subset", "max_per_class", "image", "label", "text", "root", "classes"),
 )
 _RECORDS = (
     Backend(name="torch", options=ProcessOptions, open_engine=partial(open_engine, "torch"), needs=needs_of),

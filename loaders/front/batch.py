@@ -36,7 +36,8 @@ class Batch:
             of these; the geometry below is then [batch, views, ...]. With a PatchBudget, patches [batch, length,
             patch * patch * 3], with the key "patches".
         labels: int64 [batch] of class numbers; with mixup or cutmix float32 [batch, num_classes]; for sources with
-            other labels (see with_labels) a tensor, or a dict of tensors by name. On the loader's device.
+            other labels (see with_labels) a tensor, or a dict of tensors by name. On the loader's device. Data with
+            texts (see text=) and without labels has none: the batch then unpacks as (images, texts), and this is None.
         fields: the source's other data by name; see with_fields. A PatchBudget adds patch_coord, int64 [batch, length,
             2], row and column of each patch, and patch_valid, bool [batch, length], False for padding.
             with_geometry=True adds `geometry`, a Geometry, or with several views a tuple of these.
@@ -91,7 +92,7 @@ class Batch:
 
     @property
     def labels(self) -> Any:
-        return self[1]
+        return self.get("labels")
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -202,7 +203,8 @@ class _DictBatch(Batch, dict[str, Any]):  # type: ignore[misc]  # the same views
         return iter(self._unpacked())
 
     def _unpacked(self) -> tuple[Any, ...]:
-        pair = dict.__getitem__(self, _images_key(self)), dict.__getitem__(self, "labels")
+        second = "labels" if "labels" in self else "text"
+        pair = dict.__getitem__(self, _images_key(self)), dict.__getitem__(self, second)
         return (*pair, dict.__getitem__(self, "index")) if "index" in self else pair
 
     def __getitem__(self, key: Any) -> Any:

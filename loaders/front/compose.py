@@ -12,7 +12,7 @@ from typing_extensions import Unpack
 
 from penstock.loaders.data.cache.hdf5_cache import Hdf5Cache
 from penstock.loaders.data.fields.field_specs import Boxes, Coco, Keypoints, Yolo, count_values, field_source
-from penstock.loaders.data.labels.label_rows import LEAVE_OUT
+from penstock.loaders.data.labels.collect_texts import LEAVE_OUT
 from penstock.loaders.data.labels.labelled import count_labels, label_source
 from penstock.loaders.data.sources.contract import Source
 from penstock.loaders.data.sources.data import Data, find_whole, join_sources
@@ -119,6 +119,9 @@ def with_fields(source: SourceLike, **fields: Any) -> Source:
     Raises ValueError for fields that do not fit the data, and the errors of open_source.
     """
     options, own = split_options(fields)
+    if not isinstance(options.get("text", ""), str):  # texts, not their place in the data
+        del options["text"]
+        own = {name: value for name, value in fields.items() if name not in options}
     part = take_options(options)
     whole = open_source(source, **options)
     if any(map(has_column, own.values())) and is_reordered(whole):
@@ -127,7 +130,7 @@ def with_fields(source: SourceLike, **fields: Any) -> Source:
             "fields to the data first, or pass subset= to with_fields"
         )
     filled = fill_columns(own, source, options.get("root"))
-    if options.get("missing_labels") == LEAVE_OUT:
+    if LEAVE_OUT in (options.get("missing_labels"), options.get("missing_text")):
         _refuse_left_out({name: filled[name] for name in own if has_column(own[name])}, len(whole))
     refuse_other_order(own, whole)
     own = filled
@@ -146,8 +149,9 @@ def _refuse_left_out(columns: Mapping[str, object], num_samples: int) -> None:
         more = (count_values(values) or 0) - num_samples
         if more > 0:
             raise ValueError(
-                f"field {name!r}: a Column has one value per row, but missing_labels='leave_out' leaves out {more:,} "
-                "of the rows: remove these rows from the table, and do not pass the option"
+                f"field {name!r}: a Column has one value per row, but missing_labels='leave_out' or missing_text="
+                f"'leave_out' leaves out {more:,} of the rows: remove these rows from the table, and do not pass the "
+                "option"
             )
 
 

@@ -28,9 +28,8 @@ from penstock.loaders.make.batch_planner import BatchPlanner
 from penstock.loaders.make.engine_contract import Engine
 from penstock.loaders.make.finishing import finishing_steps
 from penstock.loaders.make.native_rows import suits_native_library
-from penstock.loaders.make.own_transform import (
-    saved_functions,
-)
+from penstock.loaders.make.own_transform import saved_functions
+from penstock.loaders.make.served_text import serve_text, text_rule
 from penstock.loaders.make.sizes.aspect_buckets import order_by_buckets
 from penstock.loaders.make.sizes.size_schedule import DEFAULT_BATCH, ByUpdate, PatchBudget, checked_shapes
 from penstock.loaders.order.agreement import name_line
@@ -79,6 +78,8 @@ def create_loader(  # noqa: PLR0913  this function accepts all settings of a loa
     transform: Any = None,
     batch_transform: Callable[..., Any] | None = None,
     transform_moves: bool | None = None,
+    tokenize: Callable[..., Any] | None = None,
+    captions: str | int | None = None,
     profile: str | os.PathLike[str] = DEFAULT_PROFILE,
     **options: Unpack[LoaderOptions],
 ) -> Loader:
@@ -170,12 +171,18 @@ def create_loader(  # noqa: PLR0913  this function accepts all settings of a loa
             Without it they are refused with masks, boxes or keypoints, because the fields would not follow.
             Albumentations' transforms receive the fields with the image, and their results are served. A
             transform that changes the size of images cannot be combined with fields.
+        tokenize: your own function, or a tokenizer of Hugging Face or open_clip, that the workers call with texts (the
+            field `text`: see text= and with_fields). It takes a text, or a list of texts, and returns the same number
+            of integers for each: int64 [batch, length] in batch["text"], zeros in padding rows. Hugging Face's pad
+            and truncate to their model_max_length, and batch["text_mask"] is their attention mask.
+        captions: for samples with a list of texts: "all" (the default) serves the lists, "draw" one of them in each
+            epoch, "first" the first one, and a number that many first ones.
         profile: name or path of the profile that "auto" reads. The default profile may be missing.
         options: each is described in help(LoaderOptions). Of every source: subset, max_per_class and classes. Of the
-            kind of the data: image, label, root, missing_labels, split, cache_bytes and rescan; for URLs: requests,
-            bytes_ahead, local_cache and local_bytes. Of every backend: workers, prefetch and watchdog_s; torch and
-            hdf5: workers_are and start_method; hdf5 and dali: cache and encoding; dali: readers, hw_decoder_load,
-            preallocate, device_memory_padding, host_memory_padding, decode and verify.
+            kind of the data: image, label, root, missing_labels, text, missing_text, split, cache_bytes and rescan;
+            for URLs: requests, bytes_ahead, local_cache and local_bytes. Of every backend: workers, prefetch and
+            watchdog_s; torch and hdf5: workers_are and start_method; hdf5 and dali: cache and encoding; dali: readers,
+            hw_decoder_load, preallocate, device_memory_padding, host_memory_padding, decode and verify.
     """
     views = checked_views(pipeline)
     is_random = any(view.random for view in views)
@@ -235,6 +242,7 @@ def create_loader(  # noqa: PLR0913  this function accepts all settings of a loa
     transforms = checked_transforms(
         named, views, transform, batch_transform, moves=transform_moves, geometry=with_geometry
     )
+    text = text_rule(named, tokenize, captions)
     kind = PatchStage if shapes.rounds else BatchStage
     stage_of = partial(make_stage, kind, dtype, target, len(named.classes), memory_format)
     stages = list(map(stage_of, views, transforms or [None] * len(views)))
@@ -246,6 +254,7 @@ def create_loader(  # noqa: PLR0913  this function accepts all settings of a loa
         source=data,
         pipelines=views,
         transforms=transforms,
+        text=text,
         schedule=schedule,
         decoder=choice.decoder,
         substitute=policy.substitutes,
@@ -264,6 +273,7 @@ def create_loader(  # noqa: PLR0913  this function accepts all settings of a loa
             **pipeline_settings(views, dtype, policy),
             **schedule.saved_sizes(views[0].size),
             **saved_functions(transforms, batch_transform),
+            **({} if text is None else text.saved),
         },
     )
     return Loader(
@@ -293,6 +303,8 @@ def _open(
     engine = BACKENDS[backend].open_engine(replace(planner, schedule=schedule), options)
     is_upright = planner.pipeline.exif == "apply"
     steps = finishing_steps(planner.source, schedule.patch, is_upright=is_upright, with_geometry=with_geometry)
+    if planner.text is not None:
+        steps.append(partial(serve_text, planner.source, planner.text, schedule))
     more: Any = {"steps": steps, "seed": schedule.seed, "pad": schedule.pads, "batch_transform": batch_transform}
     return engine, DeviceFeed(engine.next, engine.ready, stages, **more)
 

@@ -19,6 +19,7 @@ from penstock.loaders.front.batch import Batch, make_batch
 from penstock.loaders.front.dataloader_attributes import DataLoaderAttributes
 from penstock.loaders.front.iteration import Item, Iteration, OneThread
 from penstock.loaders.make.engine_contract import Engine
+from penstock.loaders.make.served_text import has_only_text
 from penstock.loaders.order.agreement import RankAgreement
 from penstock.loaders.order.bad_samples import BadSamplePolicy
 from penstock.loaders.order.cursor import Cursor
@@ -36,6 +37,8 @@ _CLOSE_S = 5.0  # how long closing a loader may wait for a thread that takes a b
 
 class Loader(DataLoaderAttributes):
     """An iterable over batches, which unpack as (images, labels), or with with_index as (images, labels, index).
+
+    Data with texts and without labels has no labels in its batches, which unpack as (images, texts).
 
     fresh --- a batch ---> iterating --- the last batch of the epoch ---> fresh, in the next epoch
                                |-------- set_epoch, load_state_dict ----> fresh, at that place
@@ -76,7 +79,7 @@ class Loader(DataLoaderAttributes):
     ) -> None:
         self._open_for, self._identity, self._about = open_for, state, about
         self._source, self.named_source = source, named_source
-        self._with_index, self._as_dicts = with_index, as_dicts
+        self._with_index, self._as_dicts, self._has_only_text = with_index, as_dicts, has_only_text(source)
         self._open(schedule, policy)
         self._cursor = schedule.settle(Cursor(0, 0))
         self._iteration = Iteration(self._cursor)  # the only one that may serve batches
@@ -175,8 +178,8 @@ class Loader(DataLoaderAttributes):
 
     def _hand_over(self, batch: DeviceBatch, epoch: int, step: int) -> Batch:
         host = batch.host
-        content = {"patches" if "patch_valid" in batch.fields else "images": batch.images, "labels": batch.labels}
-        content |= batch.fields
+        content = {"patches" if "patch_valid" in batch.fields else "images": batch.images}
+        content |= batch.fields if self._has_only_text else {"labels": batch.labels, **batch.fields}
         if self._with_index:
             content["index"] = torch.from_numpy(host.index)
         about = {"index": host.index, **host.plan._asdict(), "epoch": epoch, "step": step, "_source": self.named_source}

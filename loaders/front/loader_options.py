@@ -26,6 +26,9 @@ class DataOptions(TypedDict, total=False):
             "shard", a dict by key or a table of keys and labels. See docs/guides/labels.md.
         root: folder or URL of the relative paths in a list or table.
         missing_labels: "raise" for samples without a label, or "leave_out" to leave them out with a warning.
+        text: where the texts are, such as captions, which are served as batch["text"]: a column of a table, Arrow or
+            Parquet file; for tars and image files the suffix of the files with the texts, "txt", or "json:FIELD".
+        missing_text: "raise" for samples without a text, or "leave_out" to leave them out with a warning.
         split: name of a split of a Hugging Face data set.
         cache_bytes: limit of the decoded data that is kept for Parquet files, in bytes.
         rescan: whether to make the index of tars again, although their sizes and times are unchanged.
@@ -41,6 +44,8 @@ class DataOptions(TypedDict, total=False):
     label: str | os.PathLike[str] | Sequence[str] | Mapping[Any, Any] | None
     root: AnyPath | None
     missing_labels: Literal["raise", "leave_out"]
+    text: str | None
+    missing_text: Literal["raise", "leave_out"]
     split: str | None
     cache_bytes: int
     rescan: bool

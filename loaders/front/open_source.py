@@ -18,12 +18,14 @@ from penstock.loaders.data.arrow.parquet_url import open_parquet
 from penstock.loaders.data.arrow.saved_dataset import is_saved_dataset, open_saved_dataset
 from penstock.loaders.data.cache.hdf5_cache import is_cache_set, open_cache
 from penstock.loaders.data.cache.shards import MANIFEST, shard_paths
+from penstock.loaders.data.fields.texts_beside import add_texts_beside
 from penstock.loaders.data.files.arrays import ArraySource
 from penstock.loaders.data.files.image_folder import ImageFolder
 from penstock.loaders.data.files.indexed_source import IndexedSource
 from penstock.loaders.data.files.path_patterns import expand_pattern, is_pattern
 from penstock.loaders.data.foreign_data import cure_by_name, cure_of_missing, cure_of_object, cure_of_option
 from penstock.loaders.data.labels.class_numbers import checked_classes, checked_classes_by_label
+from penstock.loaders.data.labels.collect_texts import NO_TEXTS, RAISE, TextOptions
 from penstock.loaders.data.labels.labelled import are_targets, label_source, names_numbers
 from penstock.loaders.data.remote.object_store import is_url
 from penstock.loaders.data.remote.path_or_url import is_file, without_query
@@ -65,7 +67,8 @@ class Kind(NamedTuple):
         name: the name in messages.
         is_this: (path in bytes, or object) -> whether it is of this kind; for files, (first path, option `image`).
         open: (path or object, or for files the list of paths, and options) -> the source.
-        options: names of the options that create_loader passes to `open`.
+        options: names of the options that create_loader passes to `open`, and `text` of those with texts in files
+            beside images.
         suffixes: file suffixes in lower case.
     """
 
@@ -75,6 +78,11 @@ class Kind(NamedTuple):
     open: Callable[..., Source]
     options: tuple[str, ...] = ()
     suffixes: tuple[str, ...] = ()
+
+    @property
+    def has_texts_beside(self) -> bool:
+        """Whether its samples are image files, so that texts may be in files beside them."""
+        return self.open in (ImageFolder, open_lists.open_images, open_lists.open_list, open_lists.open_samples)
 
 
 def _is_any(*_: object) -> bool:
@@ -145,22 +153,28 @@ def _open_arrays(pair: Any, classes: Sequence[str | bytes] | None = None) -> Sou
 
 _HAVE_HOSTS = {b"s3", b"gs", b"gcs", b"az", b"abfs", b"http", b"https", b"hf"}  # schemes of a bucket or a host
 _COLUMNS = ("image", "label")
+_TEXTS = ("text", "missing_text")
 _LABELS = ("classes", "missing_labels")
-_TABLE_OPTIONS = (*_COLUMNS, "root", *_LABELS, *REMOTE_OPTIONS)
-_LIST_OPTIONS = ("root", *_LABELS, *REMOTE_OPTIONS)
-_PARQUET_OPTIONS = (*_COLUMNS, *_LABELS, "cache_bytes", *REMOTE_OPTIONS)
-_ARROW_OPTIONS = (*_COLUMNS, *_LABELS, *REMOTE_OPTIONS)
-_DATASET_OPTIONS = (*_COLUMNS, *_LABELS, "split")
+_TABLE_OPTIONS = (*_COLUMNS, *_TEXTS, "root", *_LABELS, *REMOTE_OPTIONS)
+_LIST_OPTIONS = ("root", *_TEXTS, *_LABELS, *REMOTE_OPTIONS)
+_PARQUET_OPTIONS = (*_COLUMNS, *_TEXTS, *_LABELS, "cache_bytes", *REMOTE_OPTIONS)
+_ARROW_OPTIONS = (*_COLUMNS, *_TEXTS, *_LABELS, *REMOTE_OPTIONS)
+_DATASET_OPTIONS = (*_COLUMNS, *_TEXTS, *_LABELS, "split")
 _SAVED = "a folder of Hugging Face's save_to_disk"
 _IMAGES = Kind(
-    FILES, "image files", _is_any, open_lists.open_images, ("classes", *REMOTE_OPTIONS), open_lists.LIST_SUFFIXES
+    FILES,
+    "image files",
+    _is_any,
+    open_lists.open_images,
+    ("classes", *_TEXTS, *REMOTE_OPTIONS),
+    open_lists.LIST_SUFFIXES,
 )
 # The first match is used. For folders by URL, kinds with a known file name come first, because HTTP cannot list.
 KINDS = (
     Kind(FOLDER, "a set of cache shards", is_cache_set, open_cache),
     Kind(FOLDER, "a folder of tar files", is_tar_folder, open_tar_folder, TAR_OPTIONS),
     Kind(FOLDER, _SAVED, is_saved_dataset, open_saved_dataset, _DATASET_OPTIONS),
-    Kind(FOLDER, "a folder of images", os.path.isdir, ImageFolder),
+    Kind(FOLDER, "a folder of images", os.path.isdir, ImageFolder, _TEXTS),
     Kind(URL_FOLDER, "a set of cache shards", _has_manifest, _open_cache_url, REMOTE_OPTIONS),
     Kind(URL_FOLDER, _SAVED, is_saved_dataset, open_saved_dataset, (*_DATASET_OPTIONS, *REMOTE_OPTIONS)),
     Kind(URL_FOLDER, "a folder of tar files", is_tar_folder, open_tar_folder, TAR_OPTIONS),
@@ -175,7 +189,7 @@ KINDS = (
     Kind(OBJECT, "a Dataset of Hugging Face", is_dataset, open_dataset, _DATASET_OPTIONS),
     Kind(OBJECT, "a list of (path, label)", open_lists.is_list, open_lists.open_list, _LIST_OPTIONS),
     Kind(OBJECT, "a data frame", open_lists.is_frame, open_lists.open_frame, _TABLE_OPTIONS),
-    Kind(OBJECT, "an ImageFolder of torchvision", open_lists.is_samples, open_lists.open_samples),
+    Kind(OBJECT, "an ImageFolder of torchvision", open_lists.is_samples, open_lists.open_samples, _TEXTS),
     Kind(OBJECT, "a list of these", _is_list_of_data, _open_list, ("classes",)),
     Kind(OBJECT, "a pair (images, labels) of arrays", _is_array_pair, _open_arrays, ("classes",)),
 )
@@ -257,9 +271,13 @@ def _open_bands(spec: SourceLike, options: dict[str, Any]) -> Source:
 
 def _open_kind(kind: Kind, what: object, options: dict[str, Any]) -> Source:
     options = dict(options)
+    beside = NO_TEXTS
+    if kind.has_texts_beside:
+        beside = TextOptions.checked(options.pop("text", None), options.pop("missing_text", RAISE))
     classes = None if "classes" in kind.options else options.pop("classes", None)
     try:
         source = kind.open(what, **options)
+        source = source if beside.place is None else add_texts_beside(source, beside)
         return choose_classes(source, checked_classes(classes))
     except LoaderError as error:
         cure = cure_by_name(what) if error.code == "E-NODATA" and isinstance(what, bytes) else None

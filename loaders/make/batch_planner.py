@@ -15,6 +15,7 @@ from penstock.loaders.make.layout import BatchLayout, Part, image_layout, patch_
 from penstock.loaders.make.native_rows import Plan, plan_images
 from penstock.loaders.make.own_transform import OwnTransform, transformed_layout
 from penstock.loaders.make.read_ahead import ReadAhead
+from penstock.loaders.make.served_text import TextRule
 from penstock.loaders.make.worker_fields import mask_types
 from penstock.loaders.order.cursor import Cursor
 from penstock.loaders.order.epoch_steps import Shape
@@ -98,6 +99,7 @@ class BatchPlanner:
         evaluation: serve each sample at most once: the row of a bad one becomes padding instead.
         device: device of the loader's batches, for engines that make them there.
         on_repaired: policy for an image that libjpeg repairs; see BadSamplePolicy.
+        text: how texts are served; None for texts as they are.
         consumer_bytes: memory of the consumer's own batches, which an engine adds to its needs.
     """
 
@@ -111,6 +113,7 @@ class BatchPlanner:
     on_repaired: str = "count"
     consumer_bytes: int = 0
     transforms: tuple[OwnTransform | None, ...] = ()
+    text: TextRule | None = None
     _kept: _Kept = field(default_factory=_Kept, init=False, repr=False, compare=False)
 
     def content(self, cursor: Cursor) -> Content:
@@ -183,12 +186,13 @@ class BatchPlanner:
 
     def _crops(self, batch_size: int, shape: Shape) -> BatchLayout:
         """Return the layout of a batch before transforms."""
+        tokens = () if self.text is None else self.text.extras
         if self.schedule.patch is not None and isinstance(shape, int):
-            return patch_layout(self.pipeline, batch_size, self.schedule.patch, shape, self._masks)
+            patches = patch_layout(self.pipeline, batch_size, self.schedule.patch, shape, self._masks)
+            return patches._replace(extras=(*patches.extras, *tokens))
         images = image_layout(self._views(shape), batch_size)
-        return images._replace(
-            extras=tuple((name, tuple(Part(size, kind) for size in images.crop_sizes)) for name, kind in self._masks)
-        )
+        masks = ((name, tuple(Part(size, kind) for size in images.crop_sizes)) for name, kind in self._masks)
+        return images._replace(extras=(*masks, *tokens))
 
     @cached_property
     def _masks(self) -> tuple[tuple[str, str], ...]:

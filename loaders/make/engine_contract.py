@@ -40,8 +40,8 @@ class HostBatch:
         fields: the source's other data, by name: arrays, lists, or Ragged for lists of arrays; for several views
             tuples of these if they move with the image.
         is_placed: whether some of the fields contain positions in the images, such as boxes.
-        extras: other arrays that workers make, such as masks, by name: [batch, ...] for each view, zeros in padding
-            rows.
+        extras: other arrays that workers make by name: masks, [batch, ...] for each view, and tokens of texts, one for
+            all views; zeros in padding rows.
         bad: the samples that could not be served.
         produce_s: seconds that one worker spent on the batch.
         resident: whether the images are on the loader's device, in memory that the backend reuses after the last tensor

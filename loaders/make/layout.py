@@ -43,7 +43,7 @@ class BatchLayout(NamedTuple):
         batch_size: rows of each array.
         images: arrays of the images of each view.
         crop_sizes: height and width of each view's images before transforms, in pixels.
-        extras: other arrays that workers make, such as masks, by name: one per view.
+        extras: other arrays that workers make by name: masks, one per view, and tokens of texts, one for all views.
         patch: side of the patches, in pixels, into which the image of each row is cut; 0 for whole images.
         crops: input of the transforms of each view, in a worker's memory; () without transforms.
     """
@@ -131,7 +131,7 @@ class Slot:
 
     @property
     def extras(self) -> dict[str, tuple[npt.NDArray[np.generic], ...]]:
-        """The other arrays that workers make, [rows, ...] for each view, by name."""
+        """The other arrays that workers make, [rows, ...] for each view or for all views, by name."""
         arrays = iter(self.arrays[self.layout.num_views :])
         return {name: tuple(itertools.islice(arrays, len(views))) for name, views in self.layout.extras}
 

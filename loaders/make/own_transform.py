@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import inspect
-import io
 import math
-import sys
-import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
-from multiprocessing.reduction import ForkingPickler
 from types import MappingProxyType
 from typing import Any
 
@@ -21,6 +14,7 @@ import torch
 from penstock.loaders.make.compose_fields import ComposeFields, RowFields, WrongResultError, is_albumentations
 from penstock.loaders.make.global_draws import is_drawing, own_draws, seed_generators
 from penstock.loaders.make.layout import BatchLayout, Part
+from penstock.loaders.make.own_function import measure_lock, needs_script
 from penstock.loaders.make.pil_images import (
     as_pillow,
     asks_for_pillow,
@@ -41,9 +35,6 @@ from penstock.pipelines.plan.philox import STREAM_TRANSFORM, random_words, view_
 from penstock.pipelines.spec import ImagePipeline
 
 WORDS = 4  # random words per call
-_TRIAL_S = 0.05  # duration of the calls in one thread, before the same calls in each of two threads
-_SERIAL = 1.5  # two threads that take this many times as long wait for each other
-_SCRIPT = ("__main__", "__mp_main__")  # module name of the user's script, and its name in a spawned process
 
 
 class OwnTransform:
@@ -192,50 +183,16 @@ class OwnTransform:
         return result, self.fields.take(returned, fields, size)
 
     def measure_lock(self) -> tuple[float, float]:
-        """Return the processor time of a call, and how much of it excludes calls in other threads, in seconds.
-
-        The second is 0 if two threads do not wait for each other, the whole call otherwise, and infinite if only one
-        thread may call it. Takes a tenth of a second.
-        """
+        """Return as measure_lock of own_function; the second time is infinite if only one thread may call it."""
         if self.uses_global_state or (self._by_name is not None and not self._by_name.is_copied):
             return 0.0, math.inf
-        words, calls, started, used = np.zeros(WORDS, np.uint64), 0, time.perf_counter(), time.thread_time()
-        while (alone := time.perf_counter() - started) < _TRIAL_S:
-            self._call(self._trial_image, words)
-            calls += 1
-        cost = (time.thread_time() - used) / calls
-        begin = threading.Barrier(3)
-
-        def again() -> None:
-            with contextlib.suppress(Exception):  # the stream will name the sample
-                self._call(self._trial_image, words)  # the first call of a thread may make a copy
-            begin.wait()
-            with contextlib.suppress(Exception):
-                for _ in range(calls):
-                    self._call(self._trial_image, words)
-
-        threads = [threading.Thread(target=again) for _ in range(2)]
-        for thread in threads:
-            thread.start()
-        begin.wait()
-        started = time.perf_counter()
-        for thread in threads:
-            thread.join()
-        return cost, cost if time.perf_counter() - started > _SERIAL * alone else 0.0
+        words = np.zeros(WORDS, np.uint64)
+        return measure_lock(lambda: self._call(self._trial_image, words))
 
     @property
     def needs_script(self) -> bool:
-        """Whether a worker process cannot find it, or must import the user's script to find it.
-
-        This is the case for functions defined in a script, a notebook or an interpreter, for lambdas and inner
-        functions, and for objects that contain them, such as a functools.partial or a list of transforms.
-        """
-        modules = _Modules()
-        try:
-            modules.dump(self.function)
-        except Exception:
-            return True
-        return not all(map(_can_be_imported, modules.found))
+        """Whether a worker process cannot find it, or must import the user's script to find it."""
+        return needs_script(self.function)
 
 
 _PILLOW_NEEDS = "install pillow, and use depth=8 with channels 1 or 3, or begin it with ToImage()"
@@ -330,25 +287,3 @@ def _kind(result: object) -> str:
         where = f" on {result.device}" if isinstance(result, torch.Tensor) else ""
         return f"{result.dtype} {list(result.shape)}{where}"
     return type(result).__name__
-
-
-class _Modules(ForkingPickler):
-    """A pickler that records the modules that the unpickling process must import."""
-
-    def __init__(self) -> None:
-        super().__init__(io.BytesIO())
-        self.found: set[str] = set()
-
-    def reducer_override(self, value: Any) -> Any:
-        if isinstance(value, type) or inspect.isroutine(value):
-            self.found.add(getattr(value, "__module__", None) or "builtins")
-        return NotImplemented
-
-
-def _can_be_imported(module: str) -> bool:
-    """Return whether a new process can import a module. It has our sys.path, but not modules created at run time."""
-    top = module.partition(".")[0]
-    if top in _SCRIPT:
-        return False
-    finders = [finder.find_spec for finder in sys.meta_path if hasattr(finder, "find_spec")]
-    return any(find(top, None) is not None for find in finders)

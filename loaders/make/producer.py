@@ -33,6 +33,7 @@ class Producer:
           fill_natively   most images            native_rows.py, unless the data or the decoder need Python
           fill_rest       the other images       python_rows.py: read, plan, decode, resize
           fill_fields     masks; checks boxes    worker_fields.py
+                          tokens of texts        served_text.py
           replace_bad     substitutes, padding   python_rows.py, all of the above for one row
           transform       the user's function    transform_step.py, from crops in its own memory to the slot
           cut_patches     sequences of patches
@@ -81,13 +82,13 @@ class Producer:
         if self._native is not None:
             yield self._fill_natively
         yield self._python.fill_rest
-        if self._python.fields.has_work:
+        if self._python.has_fields:
             yield self._python.fill_fields
         yield self._python.replace_bad
         if self._transform is not None:
             yield self._transform
         if self._planner.schedule.rounds is not None:
-            yield _cut_patches
+            yield self._cut_patches
         yield self._label
 
     def _fill_natively(self, batch: BatchPart) -> None:
@@ -115,6 +116,13 @@ class Producer:
         unknown = exif[done] == 0  # unsupported blocks, which the library leaves to Python
         return done[~unknown] if unknown.any() else done
 
+    def _cut_patches(self, batch: BatchPart) -> None:
+        text = self._planner.text
+        tokens = () if text is None else text.extras  # the last arrays of a batch
+        arrays = batch.slot.arrays
+        for array in arrays[: len(arrays) - len(tokens)]:
+            cut_rows(array, batch.slot.rows["place"], batch.slot.layout.patch)
+
     def _label(self, batch: BatchPart) -> None:
         rows, served = batch.slot.rows, batch.index
         is_served: slice | npt.NDArray[np.bool_] = slice(None)
@@ -123,8 +131,3 @@ class Producer:
             served = rows["index"][is_served].astype(np.int64)
         with naming_method("labels()"):
             rows["label"][is_served] = checked_class_numbers(self._planner.source.labels(served), len(served))
-
-
-def _cut_patches(batch: BatchPart) -> None:
-    for array in batch.slot.arrays:
-        cut_rows(array, batch.slot.rows["place"], batch.slot.layout.patch)

@@ -8,9 +8,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from penstock.loaders.data.sources.contract import has_fields
 from penstock.loaders.data.sources.source_faults import name_sample
 from penstock.loaders.make.batch_part import BatchPart
-from penstock.loaders.make.batch_planner import BatchPlanner
+from penstock.loaders.make.batch_planner import Augments, BatchPlanner
 from penstock.loaders.make.layout import Slot
 from penstock.loaders.make.sample_reader import Loaded, SampleReader
 from penstock.loaders.make.worker_fields import WorkerFields
@@ -37,7 +38,13 @@ class PythonRows:
         decoder = ImageDecoder(planner.pipeline, planner.decoder, judge=planner.on_repaired != "ignore")
         self._reader = SampleReader(planner.source, decoder, planner.sound)
         self.fields = WorkerFields(planner.source, planner.pipelines, in_patches=planner.schedule.rounds is not None)
+        self._makes_tokens = planner.text is not None and planner.text.tokenizer is not None
         self._resize = RESIZERS[planner.pipeline.resample]
+
+    @property
+    def has_fields(self) -> bool:
+        """Whether samples have fields to make or to check."""
+        return self.fields.has_work or self._makes_tokens
 
     def fill_rest(self, batch: BatchPart) -> None:
         """Make the images of the remaining rows, and record the bad samples."""
@@ -61,12 +68,23 @@ class PythonRows:
         batch.read_s += self._reader.read_s
 
     def fill_fields(self, batch: BatchPart) -> None:
-        """Make the masks of the rows that have an image, and record the samples with wrong fields."""
+        """Make masks and tokens of the rows that have an image, and record the samples with wrong fields."""
         rows = [row for row in np.flatnonzero(batch.index >= 0).tolist() if row not in batch.bad]
-        augments, first = batch.content.augments, batch.slot.first
-        for row, error in self.fields.fill(rows, batch.crops, augments, first, batch.working_on).items():
+        for row, error in self._fill_fields(rows, batch, batch.content.augments, batch.slot.first).items():
             batch.bad[row] = self._bad(row, int(batch.index[row]), error)
             batch.repaired.pop(row, None)
+
+    def _fill_fields(self, rows: list[int], batch: BatchPart, augments: Augments, first: int) -> dict[int, LoaderError]:
+        """Make the fields of `rows`, and return the errors in samples' fields by row; as in WorkerFields.fill."""
+        planner, wrong = self._planner, self.fields.fill(rows, batch.crops, augments, first, batch.working_on)
+        rows = [row for row in rows if row not in wrong]
+        if self._makes_tokens and rows:
+            assert planner.text is not None
+            assert has_fields(planner.source)
+            batch.working_on(int(batch.crops.rows["index"][rows[0]]))
+            drawn = planner.schedule.seed, batch.cursor.epoch, batch.keys
+            wrong = wrong | planner.text.fill(planner.source, rows, batch.crops, *drawn)
+        return wrong
 
     def replace_bad(self, batch: BatchPart) -> None:
         """Fill the rows of bad samples with substitutes, or with padding."""
@@ -97,10 +115,10 @@ class PythonRows:
             try:
                 item = self._reader.load(candidate)
                 self._fill_row(row, item, self._draw({row: item}, batch), 0, batch)
-                if self.fields.has_work:
+                if self.has_fields:
                     keys = None if batch.keys is None else batch.keys[[row]]
                     drawn = planner.draw_augments(batch.cursor, np.array([candidate]), keys)
-                    for error in self.fields.fill([row], batch.crops, drawn, -row).values():
+                    for error in self._fill_fields([row], batch, drawn, -row).values():
                         raise error
             except LoaderError as error:
                 self._bad(row, candidate, error)

@@ -21,6 +21,7 @@ from penstock.loaders.make.global_draws import is_drawing, own_draws, read_rando
 from penstock.loaders.make.layout import Slot
 from penstock.loaders.make.own_transform import OwnTransform, draw_words
 from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.fields.field_kinds import of_kind
 from penstock.pipelines.fields.placement import STILL
 from penstock.pipelines.fields.ragged import Ragged, take_rows
 from penstock.pipelines.messages.user_warnings import warn_user
@@ -150,8 +151,9 @@ class _MovedRows:
             served, values = look_up_fields(source, rows["index"])
             placing = BatchPlan(*columns), crops.layout.crop_sizes[view], STILL
             self._placed = place_fields(kinds, values, served, rows["size"], placing)
-        self._masks = {name: views[view] for name, views in crops.extras.items()}
-        self._moved_masks = {name: views[view] for name, views in slot.extras.items()}
+        masks = of_kind(kinds, "mask")
+        self._masks = {name: crops.extras[name][view] for name in masks}
+        self._moved_masks = {name: slot.extras[name][view] for name in masks}
         self._moved: list[RowFields | None] = [None] * len(rows)
 
     def of_row(self, row: int) -> RowFields:

@@ -14,6 +14,8 @@ _OUR_NAMES = {
     "start_method": ("multiprocessing_context",),
     "batch_transform": ("collate_fn", "collate", "collation_fn"),
     "transform": ("transforms",),
+    "tokenize": ("tokenizer", "text_transform", "tokenizer_fn"),
+    "text": ("caption", "caption_key", "text_column", "caption_column", "csv_caption_key"),
     "shuffle": ("order", "random_shuffle", "shuffle_buffer", "shardshuffle", "shuffle_files"),
     "device": ("device_id", "devices"),
     "dtype": ("fp16", "half", "amp", "img_dtype"),

@@ -26,6 +26,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     _write_tars(folder, images)
     _write_fields(folder, images)
     _write_bands(folder)
+    _write_captions(folder, images)
     return folder
 
 
@@ -71,6 +72,23 @@ def _write_bands(folder: Path) -> None:
                 with open(path, "wb") as file:
                     np.save(file, rng.integers(0, 4000, (40, 50), np.uint16))
                 tar.add(path, f"{n}.{band}.tif")
+
+
+def _write_captions(folder: Path, images: list[Path]) -> None:
+    for number in range(2):
+        with tarfile.open(folder / f"pairs-{number:04d}.tar", "w") as tar:
+            for n, image in enumerate(images[number::2]):
+                (folder / "x.txt").write_text(f"photo {n} of tar {number}")
+                (folder / "x.json").write_text(json.dumps({"captions": [f"caption {x} of {n}" for x in "abc"]}))
+                tar.add(image, f"{number}{n:03d}.jpg")
+                tar.add(folder / "x.txt", f"{number}{n:03d}.txt")
+                tar.add(folder / "x.json", f"{number}{n:03d}.json")
+    for image in images:
+        image.with_suffix(".txt").write_text(f"a photo named {image.stem}")
+    names = [image.relative_to(folder / "photos").as_posix() for image in images]
+    listed = [{"id": n, "file_name": name} for n, name in enumerate(names)]
+    captions = [{"id": n, "image_id": n // 2, "caption": f"caption {n}"} for n in range(2 * len(images))]
+    (folder / "captions.json").write_text(json.dumps({"images": listed, "annotations": captions}))
 
 
 def _write_fields(folder: Path, images: list[Path]) -> None:

@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from folder_trees import settle
 from served_steps import Step, as_steps, join, serve_steps
+from tokenizers_of_users import CountLetters, count_letters
 from transform_functions import ByName, Module, from_global_state, jitter, mean, roll, torchvision_steps
 
 from penstock.loaders import Blocks, ByUpdate, PatchBudget, PerClass, Repeated, create_loader
@@ -71,16 +73,30 @@ FILTERS: dict[str, dict[str, Any]] = {
 TRANSFORMS = {"jitter": jitter, "global state": from_global_state}
 # The same code draws and makes all crops, in threads and in processes, on any rank.
 OF_EACH_CROP = ("threads", "hdf5", "hdf5, python", "dali")
+TEXTS: dict[str, dict[str, Any]] = {
+    "texts": {"text": "json:title"},
+    "drawn captions": {"text": "json:captions", "captions": "draw"},
+    "tokens of two, views": {"text": "json:captions", "captions": 2, "tokenize": CountLetters(), "pipeline": VIEWS},
+    "tokens, weights": {"text": "json:captions", "captions": "draw", "tokenize": CountLetters(), **ORDERS["weights"]},
+    "tokens, patches": {"text": "json:title", "tokenize": count_letters, "drop_last": False, **CHANGES["patches"]},
+}
 ALONE = {"roll": roll, "mean": mean, "module": Module(), "by name": ByName(), "pillow": torchvision_steps}
 CASES: dict[str, dict[str, Any]] = {
     **{name: {"pipeline": ImagePipeline(**crop)} for name, crop in CROPS.items()},
     **{name: {"transform": function, "dtype": torch.float32} for name, function in (TRANSFORMS | ALONE).items()},
     "views": {"pipeline": VIEWS},
+    **TEXTS,
     **FILTERS,
     **ORDERS,
     "weights, crops drawn by numpy": {**ORDERS["weights"], "pipeline": ImagePipeline(**CROPS["grey, rotated, padded"])},
     **{name: {**change, "drop_last": False} for name, change in CHANGES.items()},
 }
+NOT_HALVED = {
+    *CHANGES,
+    *CROPS,
+    "tokens, patches",
+    "per class",
+}  # cases with own batch sizes, and those of the same code
 BACKENDS: dict[str, dict[str, Any]] = {
     "threads": {"workers": 2, "workers_are": "threads"},
     "processes": {"workers": 2, "workers_are": "processes"},
@@ -97,9 +113,18 @@ OF_CHANGES: dict[str, dict[str, Any]] = {
 
 def open_loader(photos: Path, case: str, **settings: Any) -> Loader:
     if settings.get("backend") == "hdf5":
-        settings["cache"] = photos.with_suffix(".h5")
+        settings["cache"] = photos.with_suffix(f".{CASES[case].get('text', '').partition(':')[2]}.h5")
     usual = {"pipeline": imagenet_train(24), "batch_size": BATCH, "dtype": torch.uint8, "seed": 3, "workers": 0}
     return create_loader(photos, **{**usual, **CASES[case], **settings})
+
+
+@pytest.fixture(scope="module")
+def photos(photos: Path) -> Path:
+    """The photos, each with a title and three or more captions in a file beside it."""
+    for number, path in enumerate(sorted(photos.rglob("*.jpg"))):
+        captions = [f"caption {letter} of {path.stem}" for letter in "abcde"[: 3 + number % 3]]
+        path.with_suffix(".json").write_text(json.dumps({"title": f"title of {path.stem}", "captions": captions}))
+    return settle(photos)
 
 
 @pytest.fixture(scope="module")
@@ -125,15 +150,13 @@ def streams(photos: Path) -> dict[str, list[Step]]:
 def test_every_backend_serves_the_stream(photos: Path, streams: dict[str, list[Step]], case: str, backend: str) -> None:
     settings = {**BACKENDS, **OF_CHANGES}[backend]
     # DALI resizes regions that are cut and normalised as usual.
-    rounds = "dali" in backend and case in {**ORDERS, **CHANGES, **FILTERS}
+    rounds = "dali" in backend and case in {**ORDERS, **CHANGES, **FILTERS, **TEXTS}
     with open_loader(photos, case, **settings) as loader:
         assert serve_steps(loader, rounds=rounds) == streams[case]
 
 
 @pytest.mark.filterwarnings("ignore:transform draws from the global random state")
-@pytest.mark.parametrize(
-    "case", [case for case in CASES if case not in {**CHANGES, **CROPS, "per class": 0}] + ["scale jitter"]
-)
+@pytest.mark.parametrize("case", [case for case in CASES if case not in NOT_HALVED] + ["scale jitter"])
 def test_ranks_resume_together_from_a_state(photos: Path, streams: dict[str, list[Step]], case: str) -> None:
     with open_loader(photos, case, workers=2) as loader:
         head = as_steps(itertools.islice(loader.batches(), 3))

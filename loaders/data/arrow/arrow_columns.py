@@ -16,6 +16,8 @@ from penstock.loaders.data.labels.choose_columns import (
     refuse_twins,
     split_floats,
 )
+from penstock.loaders.data.labels.collect_texts import NO_TEXTS, TextOptions
+from penstock.loaders.data.samples.saved_texts import TEXT
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.messages.checked import shown
 
@@ -30,7 +32,7 @@ class Chosen(NamedTuple):
 
     Attributes:
         image: name of the image column.
-        labels: label name -> name of its column, "" for a single label; empty for images of one class.
+        labels: label name -> name of its column, "" for a single label, TEXT for texts; empty for images of one class.
         classes: label name -> class names, for labels with classes declared in the table.
         floats: names of the labels requested as floats.
     """
@@ -71,8 +73,16 @@ def read_features(schema: Schema, info: bytes = b"") -> Features:
     return {}
 
 
-def choose_typed(schema: Schema, features: Features, image: str | None, label: Label, *, paths: bool = True) -> Chosen:
-    """Return the columns chosen from a pyarrow schema; `image` and `label` are the options of these names.
+def choose_typed(
+    schema: Schema,
+    features: Features,
+    image: str | None,
+    label: Label,
+    *,
+    paths: bool = True,
+    text: TextOptions = NO_TEXTS,
+) -> Chosen:
+    """Return the columns chosen from a pyarrow schema; `image`, `label` and `text` are the options of these names.
 
     A label column may have ":float" after its name. paths: whether a column of file names is accepted for the images.
     Raises ValueError that lists the columns.
@@ -85,7 +95,12 @@ def choose_typed(schema: Schema, features: Features, image: str | None, label: L
     refuse_twins([column], schema.names)
     plain, floats = split_floats(label, schema.names)
     named = {} if plain is None else name_columns(plain) or {"": plain}
+    if plain == AUTO and text.place is not None:  # texts need no labels
+        found = _find_label(schema, features, AUTO)
+        named = {} if found in (None, text.place) else named
     labels = {name: _choose_label(schema, features, wanted) for name, wanted in named.items()}
+    if text.place is not None:
+        labels[TEXT] = _choose_text(schema, text.place)
     declared = {name: _class_names(features.get(column)) for name, column in labels.items()}
     return Chosen(column, labels, {name: names for name, names in declared.items() if names is not None}, floats)
 
@@ -121,19 +136,40 @@ def _choose_image(schema: Schema, features: Features, image: str | None, paths: 
     return found or find_named(known, [name for name in schema.names if name in held or name in named])
 
 
+def _choose_text(schema: Schema, text: object) -> str:
+    held = [field.name for field in schema if _is_text(field.type)]
+    refuse_twins([text], schema.names)
+    if text not in held:
+        raise ValueError(
+            f"text must be a column of strings or lists of these, got {shown(text)}; {_list_columns(schema)}"
+        )
+    return str(text)
+
+
+def _is_text(kind: Any) -> bool:
+    types = import_pyarrow().types
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        kind = kind.value_type
+    return holds_paths(kind.value_type if types.is_dictionary(kind) else kind)
+
+
 def _choose_label(schema: Schema, features: Features, label: object) -> str:
+    found = _find_label(schema, features, label)
+    if found is None:
+        wanted = "a column of class numbers, names, floats or lists of these, or None for images of one class"
+        given = f"got {shown(label)}" if label != AUTO else "and no column has a known name for labels"
+        raise ValueError(f"label must be {wanted}, {given}; {_list_columns(schema)}")
+    return found
+
+
+def _find_label(schema: Schema, features: Features, label: object) -> str | None:
     suitable = [field.name for field in schema if _is_label(field.type)]
     named = [name for name in LABEL_COLUMNS[:-1] if name in suitable]  # without "y", which is ambiguous
     refuse_twins([label] if label != AUTO else named, schema.names)
     named.sort(key=lambda name: not _is_class(schema.field(name).type))  # classes before numbers and lists
     declared = [name for name in suitable if _type_of(features.get(name)) == "ClassLabel"]
     found = named[0] if named else declared[0] if len(declared) == 1 else find_named(LABEL_COLUMNS, suitable)
-    found = found if label == AUTO else next((name for name in suitable if name == label), None)
-    if found is None:
-        wanted = "a column of class numbers, names, floats or lists of these, or None for images of one class"
-        given = f"got {shown(label)}" if label != AUTO else "and no column has a known name for labels"
-        raise ValueError(f"label must be {wanted}, {given}; {_list_columns(schema)}")
-    return found
+    return found if label == AUTO else next((name for name in suitable if name == label), None)
 
 
 def _is_label(kind: Any) -> bool:

@@ -20,7 +20,7 @@ from penstock.loaders.data.arrow.arrow_values import locate_values
 from penstock.loaders.data.arrow.image_rows import ImageRows, check_order, no_rows_error
 from penstock.loaders.data.files.indexed_source import IndexedSource
 from penstock.loaders.data.files.left_out import warn_of_left_out
-from penstock.loaders.data.labels.label_rows import RAISE
+from penstock.loaders.data.labels.collect_texts import NO_TEXTS, RAISE, TextOptions
 from penstock.loaders.data.labels.labelled import serve_labels
 from penstock.loaders.data.labels.stored_labels import Labels
 from penstock.loaders.data.remote.open_samples import load_or_make
@@ -30,7 +30,7 @@ from penstock.loaders.data.remote.whole_files import copy_urls
 from penstock.loaders.data.samples.samples_writer import SamplesWriter
 from penstock.loaders.data.samples.version import Container
 from penstock.loaders.data.sources.contract import Source
-from penstock.loaders.data.sources.data import images_of
+from penstock.loaders.data.sources.data import only_whole
 from penstock.loaders.system.file_read import open_regular, read_error
 from penstock.pipelines.errors import LoaderError, printable
 
@@ -104,7 +104,7 @@ class ArrowFiles:
         paths: absolute paths, in the order of the rows.
         image, label: the options of these names.
         info: text of the data set's dataset_info.json, if it has one.
-        classes, missing_labels: the options of these names.
+        classes, missing_labels, text: the options of these names.
         indices: paths of Arrow files with the numbers of the rows to serve, in order; () for all rows.
     """
 
@@ -115,11 +115,12 @@ class ArrowFiles:
     classes: object = None
     missing_labels: str = RAISE
     indices: tuple[bytes, ...] = ()
+    text: TextOptions = NO_TEXTS
 
     @property
     def identity(self) -> str:
         """Hex digest of all attributes."""
-        options = (self.image, self.label, self.info, self.classes, self.missing_labels)
+        options = (self.image, self.label, self.info, self.classes, self.missing_labels, *self.text.identity)
         parts = (FORMAT, *options, *map(os.path.realpath, self.paths), b"", *map(os.path.realpath, self.indices))
         return hashlib.blake2b(repr(parts).encode(), digest_size=16).hexdigest()
 
@@ -130,8 +131,9 @@ class ArrowFiles:
         """
         rows, first = ImageRows(), ArrowFile(self.paths[0])
         chunks: list[_Chunks] = []
-        columns = choose_typed(first.schema, read_features(first.schema, self.info), self.image, self.label)
-        labels = ArrowLabels(columns, self.classes, self.missing_labels)
+        features = read_features(first.schema, self.info)
+        columns = choose_typed(first.schema, features, self.image, self.label, text=self.text)
+        labels = ArrowLabels(columns, self.classes, self.missing_labels, self.text)
         for path in self.paths:
             file = first if path == self.paths[0] else ArrowFile(path)
             if not self.info:  # it would describe all files
@@ -189,6 +191,8 @@ def open_arrow_files(
     label: Label = AUTO,
     classes: object = None,
     missing_labels: str = RAISE,
+    text: str | None = None,
+    missing_text: str = RAISE,
     **reading: Any,
 ) -> Source:
     """Open Arrow files as one source, in the order of `paths`; samples are the rows, file by file.
@@ -197,14 +201,17 @@ def open_arrow_files(
     Face's struct of bytes and path, or paths of files (relative to the folder of the Arrow file). label: the column of
     class numbers or names, of floats, or of lists of numbers or classes, which are served as float32; text as
     open_tables reads it; a list, or a dict by name, of several columns; None for images of one class. classes,
-    missing_labels: as in open_tables. reading: fields of RemoteOptions. Rows without an image are left out with a
+    missing_labels: as in open_tables. text: the column of texts, strings or lists of strings; no label is needed then.
+    missing_text: as in open_tables. reading: fields of RemoteOptions. Rows without an image are left out with a
     warning. Raises ValueError for columns, LoaderError.
     """
+    texts = TextOptions.checked(text, missing_text)
     chosen: dict[str, Any] = {"image": image, "label": label, "classes": classes, "missing_labels": missing_labels}
     options = check_reading(paths, **reading)
     here = copy_urls(paths, options)
-    files = ArrowFiles(paths=tuple(map(os.path.abspath, here)), **chosen)
-    reopen = functools.partial(open_arrow_files, paths, **chosen, **reading)
+    files = ArrowFiles(paths=tuple(map(os.path.abspath, here)), **chosen, text=texts)
+    again: dict[str, Any] = {**chosen, "text": text, "missing_text": missing_text, **reading}
+    reopen = functools.partial(open_arrow_files, paths, **again)
     return open_described(files, reopen, options.max_file_bytes)
 
 
@@ -215,5 +222,5 @@ def open_described(files: ArrowFiles, reopen: Callable[[], Source], max_file_byt
     samples, labels = load_or_make(name, identity, files.index)
     where = printable(files.paths[0]) + (f" and {len(files.paths) - 1:,} more" if len(files.paths) > 1 else "")
     warn_of_left_out(samples.header.skipped, samples.header.examples, where)
-    images = IndexedSource(samples, max_file_bytes, lambda rescan: images_of(reopen()))
+    images = IndexedSource(samples, max_file_bytes, lambda rescan: only_whole(reopen()))
     return serve_labels(images, labels, has_list=files.classes is not None or bool(files.info))

@@ -12,27 +12,35 @@ import numpy.typing as npt
 from penstock.loaders.data.arrow.arrow_columns import Chosen, holds_paths
 from penstock.loaders.data.arrow.arrow_package import import_pyarrow
 from penstock.loaders.data.labels.class_numbers import checked_classes_by_label
-from penstock.loaders.data.labels.label_rows import RAISE, LabelRows
+from penstock.loaders.data.labels.collect_texts import NO_TEXTS, RAISE, TextOptions
+from penstock.loaders.data.labels.label_rows import LabelRows
 from penstock.loaders.data.labels.row_errors import Fail, RowOrigin
 from penstock.loaders.data.labels.stored_labels import ALONE
+from penstock.loaders.data.samples.saved_texts import TEXT
 
 
 class ArrowLabels:
-    """Collects the chosen label columns, file by file.
+    """Collects the chosen columns of labels and texts, file by file.
 
     Args:
         chosen: the columns.
         classes: the option `classes`; classes declared by the data are looked up in it by name.
-        missing_labels: as in LabelRows.
+        missing_labels, text: as in LabelRows.
 
     Attributes:
         columns: the chosen columns.
         rows: their labels.
     """
 
-    def __init__(self, chosen: Chosen, classes: object = None, missing_labels: str = RAISE) -> None:
+    def __init__(
+        self,
+        chosen: Chosen,
+        classes: object = None,
+        missing_labels: str = RAISE,
+        text: TextOptions = NO_TEXTS,
+    ) -> None:
         self.columns = list(chosen.labels.values())
-        if classes is not None and not chosen.labels:
+        if classes is not None and not chosen.labels.keys() - {TEXT}:
             raise ValueError("classes needs labels, but there are none: pass label=, or leave out classes")
         given = checked_classes_by_label(classes)
         wanted = given if isinstance(given, dict) else {} if given is None else {ALONE: given}
@@ -40,9 +48,9 @@ class ArrowLabels:
         declared = {name: names for name, names in declared.items() if name not in chosen.floats}
         # Declared names, by which numbers are looked up in the user's list.
         self._renamed = {name: names for name, names in declared.items() if wanted.get(name) not in (None, names)}
-        self.rows = LabelRows({**declared, **wanted}, floats=chosen.floats, missing_labels=missing_labels)
+        self.rows = LabelRows({**declared, **wanted}, floats=chosen.floats, missing_labels=missing_labels, text=text)
         self._names, self._declared = list(chosen.labels), frozenset(declared)
-        for name in self._names:
+        for name in chosen.labels.keys() - {TEXT}:
             self.rows.column(name).keeps_numbers = name in declared
 
     def add(
@@ -54,9 +62,15 @@ class ArrowLabels:
         """
         fail = RowOrigin(path)
         for name, column in zip(self._names, columns, strict=True):
-            to = self.rows.column(name)
             column.validate(full=True)
             column = column if order is None else column.take(import_pyarrow().array(order))
+            if name == TEXT:
+                for row, text in zip(
+                    range(len(column)) if order is None else order.tolist(), column.to_pylist(), strict=True
+                ):
+                    self.rows.texts.add(text, fail, row)
+                continue
+            to = self.rows.column(name)
             for chunk in column.chunks:
                 if hasattr(chunk, "dictionary") and name not in self._declared:
                     to.declare(chunk.dictionary.to_pylist())

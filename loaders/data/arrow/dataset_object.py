@@ -14,7 +14,7 @@ from penstock.loaders.data.arrow.image_rows import ImageRows
 from penstock.loaders.data.arrow.mapped_memory import MappedMemory, MemoryFile
 from penstock.loaders.data.files.indexed_source import MAX_FILE_BYTES, IndexedSource
 from penstock.loaders.data.files.left_out import warn_of_left_out
-from penstock.loaders.data.labels.label_rows import RAISE
+from penstock.loaders.data.labels.collect_texts import RAISE, TextOptions
 from penstock.loaders.data.labels.labelled import serve_labels
 from penstock.loaders.data.labels.stored_labels import save_with_labels
 from penstock.loaders.data.sources.contract import Source
@@ -43,14 +43,16 @@ def open_dataset(
     label: Label = AUTO,
     classes: object = None,
     missing_labels: str = RAISE,
+    text: str | None = None,
+    missing_text: str = RAISE,
     max_file_bytes: int = MAX_FILE_BYTES,
 ) -> Source:
     """Open a `datasets.Dataset`; samples are numbered like its rows, also after select, shuffle or concatenation.
 
     Images are read from the Arrow files mapped by the data set. Images in memory are copied once, to memory shared by
     worker processes. Formats of the data set ("torch", "numpy") are ignored. split: the split of a DatasetDict. image,
-    label, classes, missing_labels: as in open_arrow_files. Raises ValueError for columns, splits, iterable data sets
-    and data sets with a transform; LoaderError E-MEM, and those of the index.
+    label, classes, missing_labels, text, missing_text: as in open_arrow_files. Raises ValueError for columns, splits,
+    iterable data sets and data sets with a transform; LoaderError E-MEM, and those of the index.
     """
     kind = _kind_of(dataset) or ""
     if kind.startswith("Iterable"):
@@ -68,8 +70,9 @@ def open_dataset(
     refuse_transform(dataset)
     table = dataset.data
     features = dataset.features.to_dict() or read_features(table.schema)
-    columns = choose_typed(table.schema, features, image, label)
-    rows, labels = ImageRows(), ArrowLabels(columns, classes, missing_labels)
+    texts = TextOptions.checked(text, missing_text)
+    columns = choose_typed(table.schema, features, image, label, text=texts)
+    rows, labels = ImageRows(), ArrowLabels(columns, classes, missing_labels, texts)
     indices = dataset._indices  # the rows that it selects; there is no public name for this
     order = None if indices is None else indices.column(0).to_numpy().astype(np.int64)
     held = _locate_chunks(table.column(columns.image).chunks, rows)

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from penstock.loaders.data.arrow.arrow_values import Values
 from penstock.loaders.data.files.content_probe import probe_ranges
-from penstock.loaders.data.files.left_out import NO_ROW_IMAGE, NO_ROW_LABEL
+from penstock.loaders.data.files.left_out import NO_ROW_IMAGE, NO_ROW_LABEL, NO_ROW_TEXT
 from penstock.loaders.data.labels.label_rows import LabelRows
 from penstock.loaders.data.labels.stored_labels import Labels, take_labels
 from penstock.loaders.data.samples.samples_writer import SamplesWriter
@@ -73,7 +73,12 @@ class ImageRows:
         check_order(rows, len(writer.keys))
         has_image = np.asarray(writer.container_of)[rows] != _NOWHERE
         found = labels.finish(has_image)
-        lost = {NO_ROW_IMAGE: ~has_image, NO_ROW_LABEL: has_image & labels.left_out}
+        no_label = labels.left_out & ~labels.lacks_text
+        lost = {
+            NO_ROW_IMAGE: ~has_image,
+            NO_ROW_LABEL: has_image & no_label,
+            NO_ROW_TEXT: has_image & labels.lacks_text,
+        }
         for reason, which in lost.items():
             if which.any():
                 writer.left_out.add(reason, writer.keys[rows[which][0]], int(which.sum()))

@@ -27,8 +27,9 @@ from penstock.loaders.data.arrow.image_rows import no_rows_error
 from penstock.loaders.data.files.content_probe import probe_ranges, read_file
 from penstock.loaders.data.files.folder_scan import skipped_text
 from penstock.loaders.data.files.indexed_source import MAX_FILE_BYTES, describe_images, oversize_error
-from penstock.loaders.data.files.left_out import NO_ROW_LABEL, warn_of_left_out
-from penstock.loaders.data.labels.label_rows import RAISE, LabelRows
+from penstock.loaders.data.files.left_out import NO_ROW_LABEL, NO_ROW_TEXT, warn_of_left_out
+from penstock.loaders.data.labels.collect_texts import RAISE, TextOptions
+from penstock.loaders.data.labels.label_rows import LabelRows
 from penstock.loaders.data.labels.stored_labels import keep_labels, split_classes, take_labels
 from penstock.loaders.data.remote.object_stats import is_current
 from penstock.loaders.data.remote.object_store import ObjectStore, is_url
@@ -59,7 +60,8 @@ class ParquetSource:
     at most `cache_bytes` per process, and the same amount per thread for the current batch. Pickles only while a
     process is being started, as SharedArray does.
 
-    paths: the files, in the order of the rows. image, label, classes, missing_labels: as in open_arrow_files.
+    paths: the files, in the order of the rows. image, label, classes, missing_labels, text, missing_text: as in
+    open_arrow_files.
     Raises ValueError for columns, LoaderError E-FORMAT, E-CORRUPT, E-CHANGED, E-NODATA, E-MISSING, E-ACCESS, E-READ,
     E-DEPENDENCY.
 
@@ -70,7 +72,7 @@ class ParquetSource:
         skipped: reason -> number of skipped rows.
         num_bytes: uncompressed bytes of all row groups.
         retries: number of reads repeated because of transient failures.
-        label_index: labels that are not class numbers, for serve_labels; None if there are none.
+        label_index: texts, and labels that are not class numbers, for serve_labels; None if there are none.
     """
 
     def __init__(
@@ -81,6 +83,8 @@ class ParquetSource:
         label: Label = AUTO,
         classes: object = None,
         missing_labels: str = RAISE,
+        text: str | None = None,
+        missing_text: str = RAISE,
         cache_bytes: int = CACHE_BYTES,
         max_file_bytes: int = MAX_FILE_BYTES,
     ) -> None:
@@ -92,6 +96,8 @@ class ParquetSource:
             "label": label,
             "classes": classes,
             "missing_labels": missing_labels,
+            "text": text,
+            "missing_text": missing_text,
             "cache_bytes": cache_bytes,
             "max_file_bytes": max_file_bytes,
         }
@@ -101,17 +107,20 @@ class ParquetSource:
             if not footer.group_rows.sum():
                 raise no_rows_error(footer.container.name)
         schema = footers[0].schema
-        columns = choose_typed(schema, read_features(schema), image, label, paths=False)
+        texts = TextOptions.checked(text, missing_text)
+        columns = choose_typed(schema, read_features(schema), image, label, paths=False, text=texts)
         for footer in footers:
             refuse_other_columns(columns, footer.schema, footer.container.name)
         self._image = columns.image
         self._groups = _index_groups(footers)
         self._group_starts = np.cumsum(np.concatenate([[0], *(footer.group_rows for footer in footers)]))
-        labels = ArrowLabels(columns, classes, missing_labels)
+        labels = ArrowLabels(columns, classes, missing_labels, texts)
         self._read_labels(footers, labels)
         self._take_rows(labels.rows)
-        first = f"row {int(np.argmax(labels.rows.left_out))}{' of all files' * (len(paths) > 1)}"
-        warn_of_left_out(self.skipped, {NO_ROW_LABEL: first}, printable(paths[0]))
+        no_text, of_files = labels.rows.lacks_text, " of all files" * (len(paths) > 1)
+        firsts = {NO_ROW_LABEL: np.argmax(labels.rows.left_out & ~no_text), NO_ROW_TEXT: np.argmax(no_text)}
+        examples = {reason: f"row {int(row)}{of_files}" for reason, row in firsts.items()}
+        warn_of_left_out(self.skipped, examples, printable(paths[0]))
         self.fingerprint, self.content = self._digest(footers)
         self.num_bytes, self.retries = self._groups.header.num_bytes, 0
         self._reads, self._has_warned = 0, False
@@ -131,7 +140,9 @@ class ParquetSource:
         """Store labels and places of the labelled rows in shared memory."""
         found, num_rows = rows.finish(), int(self._group_starts[-1])
         kept = np.flatnonzero(np.broadcast_to(~rows.left_out, num_rows))
-        self.skipped = {NO_ROW_LABEL: num_rows - len(kept)} if len(kept) < num_rows else {}
+        no_text = int(rows.lacks_text.sum())
+        lost = {NO_ROW_LABEL: num_rows - len(kept) - no_text, NO_ROW_TEXT: no_text}
+        self.skipped = {reason: count for reason, count in lost.items() if count}
         if not len(kept):
             fix = "pass label=None if the images have no labels"
             raise LoaderError("E-NODATA", f"no image with a label{skipped_text(self.skipped)}", fix=fix)

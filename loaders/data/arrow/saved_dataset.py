@@ -9,7 +9,7 @@ from typing import Any
 
 from penstock.loaders.data.arrow.arrow_columns import AUTO, Label
 from penstock.loaders.data.arrow.arrow_files import ArrowFiles, open_described
-from penstock.loaders.data.labels.label_rows import RAISE
+from penstock.loaders.data.labels.collect_texts import RAISE, TextOptions
 from penstock.loaders.data.remote.path_or_url import absolute, is_file, read_whole
 from penstock.loaders.data.remote.remote_source import check_reading
 from penstock.loaders.data.remote.whole_files import copy_urls
@@ -35,16 +35,20 @@ def open_saved_dataset(
     label: Label = AUTO,
     classes: object = None,
     missing_labels: str = RAISE,
+    text: str | None = None,
+    missing_text: str = RAISE,
     **reading: Any,
 ) -> Source:
     """Open such a folder; samples are numbered like the rows of `datasets.load_from_disk`.
 
     Files below a URL are copied whole to `local_cache`. split: the split, if the folder has several. image, label,
-    classes, missing_labels: as in open_arrow_files. Raises ValueError for splits and columns, LoaderError.
+    classes, missing_labels, text, missing_text: as in open_arrow_files. Raises ValueError for splits and columns,
+    LoaderError.
     """
-    path = absolute(path)
+    path, texts = absolute(path), TextOptions.checked(text, missing_text)
     chosen: dict[str, Any] = {"image": image, "label": label, "classes": classes, "missing_labels": missing_labels}
-    reopen = functools.partial(open_saved_dataset, path, split=split, **chosen, **reading)
+    options: dict[str, Any] = {**chosen, "text": text, "missing_text": missing_text, **reading}
+    reopen = functools.partial(open_saved_dataset, path, split=split, **options)
     folder = _find_split(path, split)
     state, info = _read_object(os.path.join(folder, STATE)), read_whole(os.path.join(folder, INFO))
     if split is not None and folder == path and state.get("_split") != split:
@@ -53,10 +57,11 @@ def open_saved_dataset(
     paths, indices = _names(state.get("_data_files"), folder), _names(indices, folder)
     if not paths:
         raise LoaderError("E-NODATA", "the saved data set has no files", path=folder)
-    options = check_reading(paths, **reading)
-    here = copy_urls([*paths, *indices], options)
-    files = ArrowFiles(paths=tuple(here[: len(paths)]), **chosen, info=info, indices=tuple(here[len(paths) :]))
-    return open_described(files, reopen, options.max_file_bytes)
+    reads = check_reading(paths, **reading)
+    here = copy_urls([*paths, *indices], reads)
+    where: dict[str, Any] = {"paths": tuple(here[: len(paths)]), "indices": tuple(here[len(paths) :])}
+    files = ArrowFiles(**where, **chosen, info=info, text=texts)
+    return open_described(files, reopen, reads.max_file_bytes)
 
 
 def _find_split(path: bytes, split: str | None) -> bytes:

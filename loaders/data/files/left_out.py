@@ -46,8 +46,8 @@ SIDECAR, NO_SUFFIX, UNKNOWN_SUFFIX, UNREAD_FORMAT = "other suffix", "no suffix",
 HIDDEN, HIDDEN_IMAGES, NOT_REGULAR = "hidden", "hidden with images", "not a regular file"
 LINK, BROKEN_LINK = "link", "broken link"
 UNREADABLE, VANISHED, BESIDE_CLASSES = "unreadable", "vanished", "next to class folders"
-NO_ROW_IMAGE, NO_ROW_LABEL = "row without an image", "row without a label"
-NO_LABEL = "sample without a label"
+NO_ROW_IMAGE, NO_ROW_LABEL, NO_ROW_TEXT = "row without an image", "row without a label", "row without a text"
+NO_LABEL, NO_TEXT = "sample without a label", "sample without a text"
 NO_IMAGE, OTHER_IMAGE, NO_SAMPLES = "sample without an image", "other image of a sample", "tar without samples"
 
 # Reason -> words of the warning (singular noun, text after it) and the fix. Other reasons give no warning.
@@ -64,6 +64,8 @@ _WARNED = {
     NO_ROW_IMAGE: ("row", " without an image", ""),
     NO_ROW_LABEL: ("row", " without a label", ""),
     NO_LABEL: ("sample", " without a label", ""),
+    NO_ROW_TEXT: ("row", " without a text", ""),
+    NO_TEXT: ("sample", " without a text", ""),
     NO_IMAGE: ("sample", " without an image", ""),
     OTHER_IMAGE: ("other image", " of samples", "set the suffix of the images with image="),
     NO_SAMPLES: ("tar", " without samples", ""),

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from penstock.loaders.data.files.left_out import IMAGE_SUFFIXES
 from penstock.loaders.data.labels.label_rows import LabelRows
 from penstock.loaders.data.labels.stored_labels import ALONE
+from penstock.loaders.data.samples.saved_texts import TEXT
 from penstock.pipelines.errors import printable
 from penstock.pipelines.messages.checked import shown
 from penstock.pipelines.messages.user_warnings import warn_user
@@ -31,9 +32,21 @@ def choose_columns(
     """Return the names of the columns of image paths and of labels: None for no labels, a dict for several.
 
     columns: all names. image, label: the user's options; None for the first column with a known name. A list or dict of
-    columns gives several labels. where: the table's name in messages. labels: receives the labels with ":float" after
-    their columns. Raises ValueError. Warns if labels may have been overlooked.
+    columns gives several labels; the column of `labels.text` is one of them, named TEXT. where: the table's name in
+    messages. labels: receives the labels with ":float" after their columns. Raises ValueError. Warns if labels may
+    have been overlooked.
     """
+    paths, found = _choose_columns(columns, image, label, where, labels)
+    if labels is None or labels.text.place is None:
+        return paths, found
+    text = _find_given("text", labels.text.place, columns, where)
+    refuse_twins([text], columns)
+    return paths, {**(found if isinstance(found, dict) else {} if found is None else {ALONE: found}), TEXT: text}
+
+
+def _choose_columns(
+    columns: Sequence[Name], image: object, label: object, where: str, labels: LabelRows | None
+) -> tuple[Name, Name | dict[str, Name] | None]:
     label, floats = split_floats(label, columns)
     if labels is not None:
         labels.expect_floats(floats)
@@ -41,13 +54,14 @@ def choose_columns(
     if paths is None:
         columns_text = _suggest("image", IMAGE_COLUMNS, columns)
         raise ValueError(f"no column of {where} has a known name for images: {columns_text}")
-    others = [name for name in columns if name != paths]
+    text = None if labels is None else labels.text.place
+    others = [name for name in columns if name not in (paths, text)]
     several = name_columns(label)
     if several is not None:
         refuse_twins([paths, *several.values()], columns)
         return paths, {name: _find_given("label", column, columns, where) for name, column in several.items()}
     found = find_named(TABLE_LABELS, others) if label is None else _find_given("label", label, columns, where)
-    if found is None and others:
+    if found is None and others and text is None:  # texts need no labels
         text = f"no column of {where} has a known name for labels, so all images are in one class"
         warn_user(f"{text}: {_suggest('label', LABEL_COLUMNS, others)}")
     refuse_twins([paths, found], columns)

@@ -10,13 +10,14 @@ import numpy.typing as npt
 
 from penstock.loaders.data.labels.class_numbers import checked_classes_by_label
 from penstock.loaders.data.labels.collect_labels import LabelCollector
+from penstock.loaders.data.labels.collect_texts import LEAVE_OUT, NO_TEXTS, RAISE, TextCollector, TextOptions
 from penstock.loaders.data.labels.row_errors import Fail
 from penstock.loaders.data.labels.stored_labels import ALONE, Labels
+from penstock.loaders.data.samples.saved_texts import TEXT
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.messages.checked import checked_choice, shown
 from penstock.pipelines.messages.user_warnings import warn_user
 
-RAISE, LEAVE_OUT = "raise", "leave_out"
 _NO_LABELS = "pass label=None if the images have no labels"
 _FEW_ROWS = 16  # so few rows may each have a different class
 
@@ -30,9 +31,12 @@ class LabelRows:
         floats: names of the labels that are floats.
         missing_labels: "raise", or "leave_out" for rows without a label: null, NaN, an empty text, class number -1.
         fix: the advice for such rows in the error.
+        text: the options of texts, which are labels named TEXT in rows with several.
 
     Attributes:
+        text: the options of texts.
         left_out: the rows left out, bool [rows], known after finish(); False if rows have no labels.
+        lacks_text: those of them that have a label and no text.
     """
 
     def __init__(
@@ -43,17 +47,27 @@ class LabelRows:
         floats: Collection[str] = (),
         missing_labels: str = RAISE,
         fix: str = f"give every row a label, or pass missing_labels='{LEAVE_OUT}' to leave such rows out",
+        text: TextOptions = NO_TEXTS,
     ) -> None:
         self._are_names, self._floats, self._fix = are_names, frozenset(floats), fix
         self._missing_labels = checked_choice("missing_labels", missing_labels, (RAISE, LEAVE_OUT))
+        self.text = text
+        self._texts: TextCollector | None = None
         self._columns: dict[str, LabelCollector] = {}
         self._categories: dict[str, list[object]] = {}
         known = checked_classes_by_label(classes)
         self._classes = known if isinstance(known, dict) else {ALONE: known}
         self.left_out: npt.NDArray[np.bool_] = np.zeros((), bool)
+        self.lacks_text: npt.NDArray[np.bool_] = np.zeros((), bool)
 
     def __len__(self) -> int:
-        return len(next(iter(self._columns.values()), ()))
+        return len(next(iter(self._columns.values()), self._texts or ()))
+
+    @property
+    def texts(self) -> TextCollector:
+        """The texts of the rows."""
+        self._texts = self._texts or TextCollector()
+        return self._texts
 
     def expect_floats(self, names: Collection[str]) -> None:
         """Convert the labels called `names` to floats."""
@@ -77,6 +91,12 @@ class LabelRows:
 
     def add(self, label: object, fail: Fail, row: int) -> None:
         """Add the label of a row, or its labels by name. Raises the error of `fail`."""
+        if isinstance(label, dict) and TEXT in label:
+            self.texts.add(label[TEXT], fail, row)
+            others = {name: value for name, value in label.items() if name != TEXT}
+            if not others:
+                return
+            label = others[ALONE] if others.keys() == {ALONE} else others
         alone = self._columns.get(ALONE)
         if alone is not None and not isinstance(label, dict):
             alone.add(label, fail, row)
@@ -116,8 +136,19 @@ class LabelRows:
                 raise column.missing_error(self._fix + f"; {_NO_LABELS}" * bool(rows.all()))
         if len(self) and self.left_out.all():
             raise LoaderError("E-NODATA", f"none of the {len(self):,} rows has a label", fix=_NO_LABELS)
+        if self._texts is not None:
+            self._leave_out_texts(self._texts)
         kept = ~self.left_out if wanted is None else ~self.left_out & wanted
-        return {name: column.finish(kept) for name, column in self._columns.items()}
+        texts = {} if self._texts is None else self._texts.finish(np.broadcast_to(kept, len(self)))
+        return {**{name: column.finish(kept) for name, column in self._columns.items()}, **texts}
+
+    def _leave_out_texts(self, texts: TextCollector) -> None:
+        """Leave out the rows without a text, or raise the error of the first one."""
+        missing = texts.find_missing()
+        if missing.any() and (self.text.missing == RAISE or missing.all()):
+            raise texts.missing_error()
+        self.lacks_text = missing & ~self.left_out
+        self.left_out = self.left_out | missing
 
 
 def warn_of_rare_classes(labels: npt.NDArray[np.integer], classes: Collection[bytes]) -> None:
@@ -130,7 +161,8 @@ def warn_of_rare_classes(labels: npt.NDArray[np.integer], classes: Collection[by
         first = shown(os.fsdecode(next(iter(classes))))
         warn_user(
             f"the labels of {len(labels):,} samples are {len(counts):,} different names, such as {first}, and each is "
-            "a class: choose another column with label= if these are texts, or list the names with classes="
+            "a class: if these are texts such as captions, pass their place as text= and not as label=; otherwise "
+            "choose another column with label=, or list the names with classes="
         )
 
 

@@ -14,10 +14,11 @@ from penstock.loaders.data.labels.label_rows import LabelRows, warn_of_rare_clas
 from penstock.loaders.data.labels.label_text import is_number
 from penstock.loaders.data.labels.stored_labels import ALONE, NOT_CLASSES, Labels, keep_labels
 from penstock.loaders.data.samples.columns import SavedColumns, StoredValues
-from penstock.loaders.data.sources.contract import ONE_CLASS, Source, has_targets
+from penstock.loaders.data.samples.saved_texts import SavedTexts
+from penstock.loaders.data.sources.contract import ONE_CLASS, Source, field_kinds_of, has_targets
 from penstock.loaders.data.sources.data import as_data
 from penstock.loaders.data.sources.source_faults import call_by_name
-from penstock.loaders.data.sources.step import Step
+from penstock.loaders.data.sources.step import Field, Step
 from penstock.pipelines.messages.checked import shown
 from penstock.pipelines.messages.user_warnings import warn_user
 
@@ -25,17 +26,21 @@ _NO_LABEL = "give every sample a label, or select the labelled ones with subset=
 
 
 def serve_labels(source: Source, index: SavedColumns | None, *, has_list: bool = True) -> Source:
-    """Return `source` with the labels in `index`, if there is one.
+    """Return `source` with the labels and texts in `index`, if there is one.
 
     Warn of texts that are unlikely to be classes, unless the user listed the classes (`has_list`).
     """
     served = source
-    if index is not None:
-        names = ", ".join(filter(None, index.columns))
+    if index is not None and SavedTexts.is_in(index):
+        texts = SavedTexts(index)
+        fields = {"text": Field(texts.kind, texts)}  # a cache stores fields, so they are added before labels
+        served = as_data(served).add(Step(f"with text {index.identity}", after=", with text", fields=fields))
+    if index is not None and index.labels:
+        names = ", ".join(filter(None, index.labels))
         after = f", with {f'labels {names}' if names else 'other labels'}"
-        served = as_data(source).add(Step(f"with labels {index.identity}", after=after, labels=index))
-    if not has_list and index is not None:
-        for values, classes in index.columns.values():
+        served = as_data(served).add(Step(f"with labels {index.identity}", after=after, labels=index))
+    if not has_list and index is not None and index.labels:
+        for values, classes in index.labels.values():
             if values.dtype == np.int32:
                 warn_of_rare_classes(values, classes)
     elif not has_list and 2 * len(served.classes) > len(served):
@@ -53,8 +58,8 @@ def warn_of_lost_labels(source: Source) -> None:
 
 
 def warn_of_no_labels(source: Source) -> None:
-    """Warn of data without labels: all images are in one class."""
-    if source.classes == (ONE_CLASS,) and not has_targets(source):
+    """Warn of data without labels and texts: all images are in one class."""
+    if source.classes == (ONE_CLASS,) and not has_targets(source) and "text" not in field_kinds_of(source):
         warn_user(
             "the data has no labels, so all labels are 0: pass (path, label) for each image, set the place of the "
             "labels with label=, or use with_labels(source, labels)",

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.data.samples.columns import SavedColumns, StoredValues, save_columns
+from penstock.loaders.data.samples.columns import OTHER, SavedColumns, StoredValues, save_columns
 from penstock.loaders.data.samples.samples import Samples
 from penstock.loaders.data.samples.samples_writer import SamplesWriter
 from penstock.loaders.data.sources.contract import ONE_CLASS
@@ -20,14 +20,20 @@ Labels = Mapping[str, StoredValues]  # by name; ALONE for unnamed labels
 
 
 def split_classes(labels: Labels, num_samples: int) -> tuple[npt.NDArray[np.int32], tuple[bytes, ...], Labels]:
-    """Return class numbers (int32 [n]), class names, and labels of other kinds; those have the class number 0.
+    """Return class numbers (int32 [n]), class names, and other columns: texts, and labels of other kinds.
 
-    An index of images contains class numbers; SavedColumns next to it contain the others. No labels give one class.
+    Labels of other kinds have the class number 0. An index of images contains class numbers; SavedColumns next to it
+    contain the other columns. No labels give one class.
     """
     alone = labels.get(ALONE)
     if alone is not None and alone.are_classes:
-        return alone.values, alone.classes, {}
-    return np.zeros(num_samples, np.int32), (NOT_CLASSES if labels else ONE_CLASS,), labels
+        return alone.values, alone.classes, {name: of for name, of in labels.items() if name != ALONE}
+    return np.zeros(num_samples, np.int32), (NOT_CLASSES if has_labels(labels) else ONE_CLASS,), labels
+
+
+def has_labels(columns: Labels) -> bool:
+    """Return whether some of the columns of rows are labels: others are texts."""
+    return not all(name.startswith(OTHER) for name in columns)
 
 
 def take_labels(writer: SamplesWriter, labels: Labels, kept: npt.NDArray[np.int64]) -> Labels:

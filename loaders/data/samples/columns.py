@@ -131,6 +131,9 @@ def split_bytes(values: Ragged) -> list[bytes]:
     return [data[begin:end] for begin, end in zip((ends - lengths).tolist(), ends.tolist(), strict=True)]
 
 
+OTHER = "\0"  # begins the names of saved columns that are not labels
+
+
 class StoredValues(NamedTuple):
     """One value per sample, such as its label.
 
@@ -197,6 +200,11 @@ class SavedColumns(SavedIndex):
         for each, values in zip(saved, arrays, strict=True):
             classes = tuple(text.encode("utf-8", "surrogateescape") for text in each.classes)
             self.columns[each.name] = StoredValues(values, classes)
+
+    @property
+    def labels(self) -> dict[str, StoredValues]:
+        """The columns of labels by name."""
+        return {name: values for name, values in self.columns.items() if not name.startswith(OTHER)}
 
 
 def save_columns(columns: Mapping[str, StoredValues], identity: str, name: bytes | None = None) -> SavedColumns:

@@ -93,7 +93,7 @@ class Data:
         self._columns: dict[str, tuple[Field, Step]] = {}
         for step in self.steps:
             if step.labels is not None:
-                of, self._numbers = step.labels.columns, None
+                of, self._numbers = step.labels.labels, None
                 has_targets = not (_ALONE in of and of[_ALONE].are_classes)
                 self._labels, self.classes = (of, step), of[_ALONE].classes if _ALONE in of else ()
                 named = {name: column.classes for name, column in of.items() if column.classes}
@@ -367,6 +367,12 @@ def find_whole(source: Source) -> list[Source]:
     """Return the whole data sets behind `source`, each once; a single one for a subset or a split."""
     found = [whole for part in source.parts for whole in find_whole(part)] if isinstance(source, Data) else [source]
     return [each for number, each in enumerate(found) if not any(each is other for other in found[:number])]
+
+
+def only_whole(source: Source) -> Any:
+    """Return the only whole data set behind `source`, without labels and fields that were added to it."""
+    (whole,) = find_whole(source)
+    return whole
 
 
 def find_places(source: Source, indices: Indices) -> Iterator[tuple[Source, Indices]]:

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.data.files.left_out import NO_ROW_LABEL
-from penstock.loaders.data.labels.stored_labels import Labels, split_classes
+from penstock.loaders.data.files.left_out import NO_ROW_LABEL, NO_ROW_TEXT
+from penstock.loaders.data.labels.stored_labels import Labels, has_labels, split_classes
 from penstock.loaders.data.remote.object_stats import NONE_LISTED, Listed, stat_places
 from penstock.loaders.data.remote.object_store import is_url
 from penstock.loaders.data.remote.path_or_url import HTTP
@@ -55,8 +55,10 @@ def index_list(
     prefix = as_prefix(root)
     folders = [folder[len(prefix) :] for folder in packer.folders]
     writer = SamplesWriter(root=root, rules=LIST_RULES)
-    writer.classes, writer.flat = list(classes), not labels
-    writer.left_out.counts += Counter({NO_ROW_LABEL: num_rows - len(packer)})  # keeps only positive counts
+    writer.classes, writer.flat = list(classes), not has_labels(labels)
+    no_text = int(packer.labels.lacks_text.sum())
+    lost = {NO_ROW_LABEL: num_rows - len(packer) - no_text, NO_ROW_TEXT: no_text}
+    writer.left_out.counts += Counter(lost)  # keeps only positive counts
     kept = _arrange_entries(writer, packer, folders, numbers)
     names = _name_files(writer, packer, folders, kept, has_keys=prefix.lower().startswith(HTTP))
     table, total, what = writer.containers, len(packer), f"looking up {len(packer):,} files"

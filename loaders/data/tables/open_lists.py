@@ -13,7 +13,7 @@ from penstock.loaders.data.files.indexed_source import MAX_FILE_BYTES, IndexedSo
 from penstock.loaders.data.files.left_out import IMAGE_SUFFIXES, UNREAD_SUFFIXES, warn_of_left_out, warn_of_parts
 from penstock.loaders.data.files.path_patterns import AnyPath
 from penstock.loaders.data.labels.choose_columns import choose_columns
-from penstock.loaders.data.labels.label_rows import RAISE
+from penstock.loaders.data.labels.collect_texts import RAISE, TextOptions
 from penstock.loaders.data.labels.labelled import serve_labels
 from penstock.loaders.data.labels.row_errors import RowOrigin
 from penstock.loaders.data.labels.stored_labels import save_with_labels
@@ -86,10 +86,13 @@ def open_frame(
     root: AnyPath | None = None,
     classes: Classes | None = None,
     missing_labels: str = RAISE,
+    text: object = None,
+    missing_text: str = RAISE,
     **options: Any,
 ) -> Source:
     """Open a data frame, with columns as in open_tables, and paths and options as in open_list."""
-    packer = RowPacker(classes, missing_labels=missing_labels)
+    texts = TextOptions.checked(text, missing_text)
+    packer = RowPacker(classes, missing_labels=missing_labels, text=texts)
     image, label = choose_columns(list(frame.columns), image, label, "the data frame", packer.labels)
     labels = repeat(NO_LABEL, len(frame[image])) if label is None else map_targets(frame.__getitem__, label)
     return _open_rows(

@@ -15,7 +15,7 @@ from penstock.loaders.data.files.folder_scan import SETTLING_NS
 from penstock.loaders.data.files.indexed_source import IndexedSource
 from penstock.loaders.data.files.left_out import warn_of_left_out
 from penstock.loaders.data.files.path_patterns import AnyPath
-from penstock.loaders.data.labels.label_rows import RAISE
+from penstock.loaders.data.labels.collect_texts import RAISE, TextOptions
 from penstock.loaders.data.labels.labelled import serve_labels
 from penstock.loaders.data.labels.row_errors import RowOrigin
 from penstock.loaders.data.labels.stored_labels import Labels
@@ -48,6 +48,8 @@ def open_tables(
     root: AnyPath | None = None,
     classes: Sequence[str | bytes] | Mapping[str, Sequence[str | bytes]] | None = None,
     missing_labels: str = RAISE,
+    text: str | None = None,
+    missing_text: str = RAISE,
     rescan: bool = False,
     **reading: Any,
 ) -> Source:
@@ -67,13 +69,15 @@ def open_tables(
         root: folder or URL of relative paths; the default is the table's folder.
         classes: names of the classes, or the order of labels that are names; for several labels, a dict of them.
         missing_labels: "raise" for rows without a label (empty, null, NaN, class number -1), or "leave_out".
+        text: column of texts, such as captions: the field `text`. No column of labels is needed then.
+        missing_text: "raise" for rows without a text (empty, null, an empty list), or "leave_out".
         rescan: whether to read tables and files again even if they are unchanged.
         reading: fields of RemoteOptions.
 
     Raises LoaderError: E-NODATA without rows or files, E-FORMAT for unusable rows, E-DEPENDENCY; ValueError
     for columns that do not exist.
     """
-    chosen = (image, label, classes, missing_labels)
+    chosen = (image, label, classes, missing_labels, *TextOptions.checked(text, missing_text).identity)
     base = None if root is None else as_root(root)
     images, labels = _open_images(list(map(absolute, paths)), base, chosen, reading, checked_bool("rescan", rescan))
     warn_of_left_out(images.skipped, {}, printable(paths[0]))
@@ -81,15 +85,15 @@ def open_tables(
 
 
 def _open_images(
-    paths: list[bytes], base: bytes | None, chosen: tuple[Any, Any, Any, str], reading: dict[str, Any], rescan: bool
+    paths: list[bytes], base: bytes | None, chosen: tuple[Any, ...], reading: dict[str, Any], rescan: bool
 ) -> tuple[IndexedSource, SavedColumns | None]:
     """Return the images of tables, and the labels that are not class numbers."""
     made_by, settled = _describe_tables(paths)
     name = _name_index(paths, base, chosen)
-    image, label, classes, missing_labels = chosen
+    image, label, classes, missing_labels, *text = chosen
 
     def make() -> tuple[SamplesWriter, Labels]:
-        packer = RowPacker(classes, missing_labels=missing_labels)
+        packer = RowPacker(classes, missing_labels=missing_labels, text=TextOptions(*text))
         with ProgressBar("indexing", show_after_s=SHOW_AFTER_S) as bar:
             for path in paths:
                 _pack_table(packer, path, base, choose_reader(path)(path, image, label, packer.labels), bar)

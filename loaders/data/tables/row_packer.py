@@ -11,7 +11,8 @@ from urllib.parse import unquote_to_bytes
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.data.labels.label_rows import RAISE, LabelRows
+from penstock.loaders.data.labels.collect_texts import NO_TEXTS, RAISE, TextOptions
+from penstock.loaders.data.labels.label_rows import LabelRows
 from penstock.loaders.data.labels.row_errors import Fail, RowOrigin
 from penstock.loaders.data.remote.object_store import is_url
 from penstock.loaders.data.remote.path_or_url import absolute, join
@@ -34,8 +35,15 @@ class RowPacker:
         folders: absolute path or URL of each folder, with a slash at the end -> its number.
     """
 
-    def __init__(self, classes: object = None, *, are_names: bool = False, missing_labels: str = RAISE) -> None:
-        self.labels = LabelRows(classes, are_names=are_names, missing_labels=missing_labels)
+    def __init__(
+        self,
+        classes: object = None,
+        *,
+        are_names: bool = False,
+        missing_labels: str = RAISE,
+        text: TextOptions = NO_TEXTS,
+    ) -> None:
+        self.labels = LabelRows(classes, are_names=are_names, missing_labels=missing_labels, text=text)
         self.names = PackedNames()
         self.folder_of = array("I")
         self.folders: dict[bytes, int] = {}

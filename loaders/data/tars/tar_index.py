@@ -9,20 +9,23 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, TimeoutError
 from dataclasses import dataclass
-from itertools import chain, compress
+from itertools import chain, compress, repeat
 from os.path import basename, splitext
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from penstock.loaders.data.files.folder_scan import skipped_text
-from penstock.loaders.data.files.left_out import BESIDE_CLASSES, NO_LABEL, NO_SAMPLES, PARTS
+from penstock.loaders.data.files.left_out import BESIDE_CLASSES, NO_LABEL, NO_SAMPLES, NO_TEXT, PARTS
 from penstock.loaders.data.labels.class_numbers import Classes
-from penstock.loaders.data.labels.label_rows import LEAVE_OUT, RAISE, LabelRows
+from penstock.loaders.data.labels.collect_texts import LEAVE_OUT, NO_TEXTS, RAISE, TextOptions
+from penstock.loaders.data.labels.label_rows import LabelRows
 from penstock.loaders.data.labels.row_errors import Fail
-from penstock.loaders.data.labels.stored_labels import Labels, take_labels
+from penstock.loaders.data.labels.stored_labels import ALONE, Labels, take_labels
+from penstock.loaders.data.labels.text_places import read_texts
 from penstock.loaders.data.remote.object_store import ObjectStore, is_url
 from penstock.loaders.data.samples.samples_writer import LeftOut, SamplesWriter
+from penstock.loaders.data.samples.saved_texts import TEXT
 from penstock.loaders.data.sources.contract import ONE_CLASS
 from penstock.loaders.data.tars.tar_headers import TarReader, open_tar
 from penstock.loaders.data.tars.tar_join import MemberJoin, TarSamples
@@ -46,6 +49,7 @@ _LOOK_EVERY_S = 0.1
 _REMOTE_WORKERS = 64  # they mostly wait for answers
 _FIX_OTHERS = "pass label='folder', 'shard', or a table of keys and labels, or missing_labels='leave_out'"
 _FIX_LABEL = "pass label='cls', 'json:FIELD', 'folder', 'shard', or a table of keys and labels"
+_FIX_TEXT = "repair the sample, or pass missing_text='leave_out'"
 _FIX_SAMPLE = "repair the sample, or pass missing_labels='leave_out', label='folder', or a table of keys and labels"
 Text = bytes | None | tuple[bytes | None, ...]  # a label, or several
 _FIX_EMPTY = "copy or write it again, or leave it out of the paths"
@@ -64,6 +68,7 @@ class IndexSettings:
         classes: class names, or class names for each label; None for automatic.
         floats: names of the labels that are floats.
         missing_labels: how samples without a label are handled, as in LabelRows.
+        text: where texts are, and how samples without one are handled.
     """
 
     image: tuple[bytes, ...]
@@ -72,12 +77,13 @@ class IndexSettings:
     classes: Classes
     floats: frozenset[str]
     missing_labels: str
+    text: TextOptions = NO_TEXTS
 
     def digest(self, paths: Iterable[bytes] = ()) -> str:
         """Return a hex digest of the settings and of `paths`."""
         digest = hashlib.blake2b(_RULES, digest_size=16)
         label = self.label if self.table is None else "table"
-        options = (self.image, label, self.classes, sorted(self.floats), self.missing_labels)
+        options = (self.image, label, self.classes, sorted(self.floats), self.missing_labels, *self.text.identity)
         digest.update(repr(options).encode("utf-8", "surrogateescape"))
         for part in chain(paths, *sorted((self.table or {}).items())):
             digest.update(b"%d " % len(part) + part)
@@ -90,6 +96,7 @@ def index_tars(paths: Sequence[bytes], settings: IndexSettings) -> tuple[Samples
     The samples are in the order of the tars and of their keys.
     """
     places = label_places(settings.label) if settings.table is None else LabelPlaces(())
+    places = places.with_text(settings.text.place)
     tars, whole_names = _scan(paths, settings, places)
     writer = SamplesWriter(kind=KIND)
     left_out = writer.left_out = _count_left_out(tars)
@@ -122,14 +129,21 @@ def index_tars(paths: Sequence[bytes], settings: IndexSettings) -> tuple[Samples
         are_names=labels.are_names,
         floats=settings.floats,
         missing_labels=LEAVE_OUT if labels.are_names else settings.missing_labels,
+        text=settings.text,
     )
-    for number, text in enumerate(labels.texts):
-        rows.add(_as_label(text, places.names), fail, number)
+    texts = repeat(None) if places.of_text is None else _collect(tars, places, places.of_text, settings, fail)
+    for number, (label, text) in enumerate(zip(labels.texts, texts, strict=False)):
+        found_label: Any = _as_label(label, places.names)
+        if places.of_text is not None:
+            several = found_label if isinstance(found_label, dict) else {ALONE: found_label}
+            found_label = {**several, TEXT: read_texts(text)}
+        rows.add(found_label, fail, number)
     found = rows.finish()
-    if rows.left_out.any():
-        reason = BESIDE_CLASSES if labels.are_names else NO_LABEL
-        lost = list(compress(names, rows.left_out.tolist()))
-        left_out.add(reason, min(lost), len(lost))
+    reason = BESIDE_CLASSES if labels.are_names else NO_LABEL
+    for why, which in {reason: rows.left_out & ~rows.lacks_text, NO_TEXT: rows.lacks_text}.items():
+        if which.any():
+            lost = list(compress(names, which.tolist()))
+            left_out.add(why, min(lost), len(lost))
     return writer, take_labels(writer, found, np.flatnonzero(~rows.left_out))
 
 
@@ -176,11 +190,11 @@ def _find_labels(
         shards = [os.fsencode(splitext(basename(hide_secrets(tar.container.name)))[0]) for tar in tars]
         return _Labels([shard for shard, tar in zip(shards, tars, strict=True) for _ in tar.names], are_names=True)
     if places.names:
-        columns = [_collect(tars, places, number, settings, fail) for number in range(len(places.places))]
+        columns = [_collect(tars, places, number, settings, fail) for number in range(len(places.of_labels))]
         return _Labels(list(zip(*columns, strict=True)))
-    numbers = range(len(places.places))
+    numbers = range(len(places.of_labels))
     chosen = next((number for number in numbers if any(tar.has_place(number) for tar in tars)), None)
-    if not places.is_choice and places.places:
+    if not places.is_choice and places.of_labels:
         chosen = 0
     if chosen is not None:
         if places.is_choice and settings.missing_labels == RAISE:
@@ -208,7 +222,7 @@ def _refuse_other_places(tars: Sequence[TarSamples], places: LabelPlaces, chosen
     lacks = next((tar for tar in tars if tar.names and not tar.has_place(chosen)), None)
     if lacks is None:
         return
-    others = range(chosen + 1, len(places.places))
+    others = range(chosen + 1, len(places.of_labels))
     other = next((places.places[number].describe() for number in others if lacks.has_place(number)), FOLDER)
     if other == FOLDER and folder_labels(lacks.names) is None:
         other = "none"
@@ -220,26 +234,29 @@ def _refuse_other_places(tars: Sequence[TarSamples], places: LabelPlaces, chosen
 def _collect(
     tars: Sequence[TarSamples], places: LabelPlaces, number: int, settings: IndexSettings, fail: Fail
 ) -> list[bytes | None]:
-    """Return the labels at one place. Raises LoaderError with the first sample without a label."""
+    """Return the labels or texts at one place. Raises LoaderError with the first sample without one."""
+    place = places.places[number]
+    missing, fix = settings.missing_labels, _FIX_SAMPLE
+    if place.is_text:
+        missing, fix = settings.text.missing, _FIX_TEXT
     texts: list[bytes | None] = []
     faults: list[tuple[int, str]] = []
     for tar in tars:
-        faults += [(len(texts) + sample, cause) for place, sample, cause in tar.faults if place == number]
+        faults += [(len(texts) + sample, cause) for at, sample, cause in tar.faults if at == number]
         texts += tar.texts[number] or [None] * len(tar.names)
     if faults:
-        raise fail(*min(faults), _FIX_SAMPLE)
-    if not all(texts) and settings.missing_labels == RAISE:
+        raise fail(*min(faults), fix)
+    if not all(texts) and missing == RAISE:
         count, first = sum(not text for text in texts), [bool(text) for text in texts].index(False)
         tar = tars[int(np.searchsorted(np.cumsum([len(tar.names) for tar in tars]), first, "right"))]
-        place = places.places[number]
         cause = f"the sample has no {place.describe_member(tar.suffixes)}"
         if texts[first] is not None:
             cause = f"its .{os.fsdecode(place.suffix)} member is empty"
             cause = f"the field {place.field!r} of its .json member is null or empty" if place.field else cause
-        cause += f"; {count:,} of the {len(texts):,} samples have no label" if count > 1 else ""
+        cause += f"; {count:,} of the {len(texts):,} samples have no {place.word}" if count > 1 else ""
         stray = next((tar.stray_labels[number] for tar in tars if number in tar.stray_labels), None)
         cause += "" if stray is None else f"; {printable(stray)} has the key of no image"
-        raise fail(first, cause, _FIX_SAMPLE)
+        raise fail(first, cause, fix)
     return texts
 
 
@@ -272,7 +289,9 @@ def _scan(paths: Sequence[bytes], settings: IndexSettings, places: LabelPlaces) 
         if image:  # it sets the suffix, unless no member has it
             whole_names = not any(tar.names for tar in tars) and any(tar.series for tar in tars)
         else:
-            whole_names = bool(tars[-1].series) or (not has_label and any(tar.longer_label for tar in tars))
+            whole_names = bool(tars[-1].series) or (
+                not has_label and any(tar.longer_label or tar.longer_text for tar in tars)
+            )
         return list(scan_tars(paths, image, places, show, True)) if whole_names else tars, whole_names
 
 

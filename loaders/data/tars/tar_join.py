@@ -12,10 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.loaders.data.files.left_out import HIDDEN, NO_IMAGE, OTHER_IMAGE, SIDECAR, explain_name
+from penstock.loaders.data.labels.text_places import parse_json
 from penstock.loaders.data.samples.samples_writer import LeftOut, PackedNames
 from penstock.loaders.data.samples.version import Container
 from penstock.loaders.data.tars.tar_headers import Member, TarReader
-from penstock.loaders.data.tars.tar_labels import LabelPlaces, parse_json
+from penstock.loaders.data.tars.tar_labels import LabelPlaces
 from penstock.loaders.data.tars.tar_samples import (
     EVERY,
     NO_RANK,
@@ -42,11 +43,11 @@ class TarSamples:
         container: the file.
         names: names of the image members.
         starts, sizes: their offsets and sizes in bytes.
-        texts: for each label place, the label of each sample: None for no label, b"" for an empty one; [] if no member
-            has this place.
+        texts: for each place of labels or texts, that of each sample: None for none, b"" for an empty one; [] if no
+            member has this place.
         faults: place, sample and cause for each label that cannot be read.
         stray_labels: place -> name of the first label without an image.
-        longer_label: name of a member that would be a label if its key ended at the last dot.
+        longer_label, longer_text: name of a member that would be a label, or a text, if its key ended at the last dot.
         series: names of two images that differ only in numbers after the first dot.
         left_out: entries that are not served.
         suffixes: suffixes of all members.
@@ -61,6 +62,7 @@ class TarSamples:
     faults: list[tuple[int, int, str]] = field(default_factory=list)
     stray_labels: dict[int, bytes] = field(default_factory=dict)
     longer_label: bytes = b""
+    longer_text: bytes = b""
     series: tuple[bytes, bytes] | None = None
     left_out: LeftOut = field(default_factory=LeftOut)
     suffixes: tuple[bytes, ...] = ()
@@ -178,17 +180,19 @@ class MemberJoin:
     def _add_labels(self, number: int, role: Role, member: Member) -> None:
         """Read the labels in a member."""
         samples, all_places = self._samples, self._places.places
-        is_json = role.is_json
-        if is_json and self._places.is_choice and self._has_text:
-            return  # texts take precedence
+        is_json, found = role.is_json, role.places
+        if is_json and self._places.is_choice and self._has_text:  # label members take precedence
+            found = tuple(place for place in found if all_places[place].is_text)
+            if not found:
+                return
         is_large = member.size > _MOST_LABEL_BYTES
         data = b"" if is_large else self._reader.read(member.start, member.size)
         content: object = data
         if is_json and not is_large:
-            if self._places.is_choice and not any(all_places[place].quoted_field in data for place in role.places):
+            if self._places.is_choice and not any(all_places[place].quoted_field in data for place in found):
                 return  # parsing every sample's metadata takes longer than reading its header
             content = parse_json(data)
-        for place in role.places:
+        for place in found:
             try:
                 if is_large:
                     raise ValueError(f"its .{os.fsdecode(all_places[place].suffix)} member has {member.size:,} bytes")
@@ -197,11 +201,13 @@ class MemberJoin:
                 if not role.is_longer:
                     samples.faults.append((place, number, str(error)))
                 continue
-            if text is not None and role.is_longer:
+            if text is not None and role.is_longer and all_places[place].is_text:
+                samples.longer_text = samples.longer_text or member.name
+            elif text is not None and role.is_longer:
                 samples.longer_label = samples.longer_label or member.name
             elif text is not None:
                 self._add_label(place, number, text, member.name)
-                self._has_text = self._has_text or not is_json
+                self._has_text = self._has_text or not (is_json or all_places[place].is_text)
 
     def _add_label(self, place: int, number: int, text: bytes, name: bytes) -> None:
         texts = self._samples.texts[place]
@@ -209,7 +215,7 @@ class MemberJoin:
             texts.extend([None] * (number + 1 - len(texts)))
         elif texts[number] is not None:
             raise self._twice(self._key_of(name) + b"." + self._places.places[place].suffix, name)
-        texts[number] = self._known.setdefault(text, text)
+        texts[number] = text if self._places.places[place].is_text else self._known.setdefault(text, text)
 
     def _finish(self) -> None:
         """Keep the samples with an image. Raises LoaderError E-FORMAT for a sample with two images of the same role."""

@@ -14,11 +14,11 @@ from typing import NamedTuple
 from penstock.loaders.data.labels.choose_columns import refuse_twins
 from penstock.loaders.data.labels.label_text import plain_label
 from penstock.loaders.data.labels.row_errors import Fail
+from penstock.loaders.data.labels.text_places import JSON, encode_texts, parse_place
 from penstock.pipelines.errors import printable
 from penstock.pipelines.messages.checked import shown
 
 FOLDER, SHARD = "folder", "shard"
-JSON = "json:"
 _CONTROL = re.compile(rb"[\0-\x08\x0e-\x1f]")  # as written by pickle and numpy
 _SHOWN = 8  # number of suffixes in an error
 TEXTS = (b"cls", b"class", b"label")  # suffixes of members that contain only a label
@@ -26,23 +26,33 @@ Table = Mapping[bytes, bytes]  # key -> label
 
 
 class LabelPlace(NamedTuple):
-    """A place of labels: a member of each sample, or a field in it.
+    """A place of labels or texts: a member of each sample, or a field in it.
 
     Attributes:
         suffix: suffix of the member.
         field: field of its JSON object; "" if the whole text is the label.
         quoted_field: the field as written in JSON.
+        is_text: whether it is a place of texts, such as captions.
     """
 
     suffix: bytes
     field: str = ""
     quoted_field: bytes = b""
+    is_text: bool = False
+
+    @property
+    def word(self) -> str:
+        """The word for its values in messages."""
+        return "text" if self.is_text else "label"
 
     def find(self, content: object) -> bytes | None:
         """Return the label in `content`, the member's bytes or the value from parse_json; None without the field.
 
-        A label that is null, NaN or an empty text is b"". Raises ValueError with the cause for an invalid label.
+        A label that is null, NaN or an empty text is b"". A text is encoded for read_texts. Raises ValueError with the
+        cause for an invalid label.
         """
+        if self.is_text:
+            return encode_texts(content, self.field, f"its .{os.fsdecode(self.suffix)} member")
         if isinstance(content, bytes):
             text = content.removeprefix(codecs.BOM_UTF8).strip()
             what = f"its {self.describe_member()}"
@@ -73,19 +83,11 @@ class LabelPlace(NamedTuple):
         return f".{os.fsdecode(self.suffix)} member{of_field}"
 
 
-def parse_json(content: bytes) -> object:
-    """Return the value of a JSON member; None for other text."""
-    try:
-        return json.loads(content)
-    except (ValueError, RecursionError):
-        return None
-
-
 class LabelPlaces(NamedTuple):
-    """The possible places of labels.
+    """The possible places of labels, and the place of texts.
 
     Attributes:
-        places: the places; of a choice, the first that any sample has is used.
+        places: the places; of a choice, the first that any sample has is used. The place of texts is the last.
         names: names of the labels, if there are several; () for one label.
         is_choice: whether the place is chosen automatically.
     """
@@ -93,6 +95,23 @@ class LabelPlaces(NamedTuple):
     places: tuple[LabelPlace, ...]
     names: tuple[str, ...] = ()
     is_choice: bool = False
+
+    @property
+    def of_labels(self) -> tuple[LabelPlace, ...]:
+        """The places of labels."""
+        return tuple(place for place in self.places if not place.is_text)
+
+    @property
+    def of_text(self) -> int | None:
+        """The number of the place of texts; None without texts."""
+        return len(self.places) - 1 if len(self.of_labels) < len(self.places) else None
+
+    def with_text(self, text: object) -> LabelPlaces:
+        """Return these places and the place of the option `text`, if it is not None. Raises ValueError."""
+        if text is None:
+            return self
+        place = LabelPlace(*parse_place(text), is_text=True)
+        return self._replace(places=(*self.places, place))
 
 
 def label_places(label: object) -> LabelPlaces:

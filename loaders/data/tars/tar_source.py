@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -11,8 +12,9 @@ from penstock.loaders.data.files.folder_scan import root_error
 from penstock.loaders.data.files.left_out import IMAGE_SUFFIXES, explain_name, warn_of_left_out, warn_of_parts
 from penstock.loaders.data.labels.choose_columns import split_floats
 from penstock.loaders.data.labels.class_numbers import checked_classes_by_label
-from penstock.loaders.data.labels.label_rows import LEAVE_OUT, RAISE
+from penstock.loaders.data.labels.collect_texts import LEAVE_OUT, RAISE, TextOptions
 from penstock.loaders.data.labels.labelled import serve_labels
+from penstock.loaders.data.labels.text_places import JSON
 from penstock.loaders.data.remote.object_store import ObjectStore, is_url
 from penstock.loaders.data.remote.open_samples import load_or_make, serve_samples
 from penstock.loaders.data.remote.path_or_url import absolute
@@ -21,10 +23,10 @@ from penstock.loaders.data.remote.url_patterns import refuse_http
 from penstock.loaders.data.samples.samples import Samples
 from penstock.loaders.data.samples.samples_writer import LeftOut
 from penstock.loaders.data.sources.contract import Source
-from penstock.loaders.data.sources.data import images_of
+from penstock.loaders.data.sources.data import only_whole
 from penstock.loaders.data.tars.tar_headers import AFTER_END, LONG_END, NO_END
 from penstock.loaders.data.tars.tar_index import IndexSettings, index_tars
-from penstock.loaders.data.tars.tar_labels import JSON, open_table
+from penstock.loaders.data.tars.tar_labels import open_table
 from penstock.loaders.data.tars.tar_samples import EVERY
 from penstock.pipelines.errors import printable
 from penstock.pipelines.messages.checked import checked_bool, checked_choice, shown
@@ -42,6 +44,8 @@ TAR_OPTIONS = (
     "label",
     "classes",
     "missing_labels",
+    "text",
+    "missing_text",
     "rescan",
     *REMOTE_OPTIONS,
 )  # options of open_tars that create_loader passes on
@@ -54,6 +58,8 @@ def open_tars(
     label: str | os.PathLike[str] | Sequence[str] | Mapping[Any, Any] | None = None,
     classes: Sequence[str | bytes] | Mapping[str, Sequence[str | bytes]] | None = None,
     missing_labels: str = RAISE,
+    text: str | None = None,
+    missing_text: str = RAISE,
     rescan: bool = False,
     **reading: Any,
 ) -> Source:
@@ -78,6 +84,10 @@ def open_tars(
         classes: class names, by class number; for several labels, a dict of them.
         missing_labels: "raise" for samples without a label (an absent or empty member, null, NaN, class number -1), or
             "leave_out".
+        text: where the texts are, such as captions: the suffix of a member, "txt", or "json:FIELD", a text or a list of
+            texts in a .json member. They are the field `text`.
+        missing_text: "raise" for samples without a text (an absent or empty member, null, an empty list), or
+            "leave_out".
         rescan: whether to make the index again.
         reading: fields of RemoteOptions.
 
@@ -85,7 +95,8 @@ def open_tars(
     members with the same key and suffix, and a missing or unsuitable label, E-TRUNC for a truncated tar, E-CORRUPT for
     a damaged one, E-UNSUPPORTED for a sparse one, E-MISUSE for a table that lacks a sample; ValueError for options.
     """
-    settings = _read_settings(image, label, classes, missing_labels)
+    texts = TextOptions.checked(text, missing_text)
+    settings = replace(_read_settings(image, label, classes, missing_labels), text=texts)
     reads = check_reading(paths, **reading)
     paths = list(map(absolute, paths))
     name = settings.digest(path if is_url(path) else os.path.realpath(path) for path in paths).encode() + b".index"
@@ -95,8 +106,8 @@ def open_tars(
         label = os.path.abspath(label)
     options: dict[str, Any] = {"image": image, "label": label, "classes": classes, "missing_labels": missing_labels}
     _warn_of_content(samples, paths, may_be_parts=label is None and classes is None)
-    reopen = partial(open_tars, paths, **options, **reading)
-    images = serve_samples(samples, reads, lambda rescan: images_of(reopen(rescan=rescan)))
+    reopen = partial(open_tars, paths, **options, text=text, missing_text=missing_text, **reading)
+    images = serve_samples(samples, reads, lambda rescan: only_whole(reopen(rescan=rescan)))
     return serve_labels(images, labels, has_list=classes is not None)
 
 

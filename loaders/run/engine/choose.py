@@ -15,6 +15,7 @@ from penstock.loaders.make.batch_planner import BatchPlanner
 from penstock.loaders.make.engine_contract import Engine
 from penstock.loaders.make.layout import BatchLayout, Slot, image_layout
 from penstock.loaders.make.native_rows import NativeRows, native_rows, plan_images
+from penstock.loaders.make.own_tokenizer import OwnTokenizer
 from penstock.loaders.make.own_transform import OwnTransform
 from penstock.loaders.make.transform_step import DRAWS_IN_THREADS
 from penstock.loaders.run.engine.process_engine import ProcessEngine, ProcessOptions, process_needs
@@ -37,10 +38,10 @@ def open_engine(name: str, planner: BatchPlanner, options: ProcessOptions) -> En
     Raises ValueError for an engine of processes if the user's transform cannot be sent to them.
     """
     if options.has_processes and not (options.workers_are == "auto" and suits_threads(planner, options)):
-        if options.start_method != "fork" and hides_main(planner.source) and _needs_script(planner):
+        if options.start_method != "fork" and hides_main(planner.source) and (own := _needs_script(planner)):
             raise ValueError(
-                "the transform cannot be sent to worker processes, because it is a lambda, an inner function, or "
-                "defined in a script or a notebook: define it in a module, or pass workers_are='threads'"
+                f"the {own} cannot be sent to worker processes, because it is a lambda, an inner function, or defined "
+                "in a script or a notebook: define it in a module, or pass workers_are='threads'"
             )
         return ProcessEngine(name, planner, options)
     if options.num_workers and any(own is not None and own.uses_global_state for own in planner.transforms):
@@ -48,8 +49,12 @@ def open_engine(name: str, planner: BatchPlanner, options: ProcessOptions) -> En
     return ThreadEngine(name, planner, options)
 
 
-def _needs_script(planner: BatchPlanner) -> bool:
-    return any(transform is not None and transform.needs_script for transform in planner.transforms)
+def _needs_script(planner: BatchPlanner) -> str:
+    """Return the name of the first own function that a worker process cannot find; "" for none."""
+    if any(transform is not None and transform.needs_script for transform in planner.transforms):
+        return "transform"
+    tokenizer = None if planner.text is None else planner.text.tokenizer
+    return "tokenizer" if tokenizer is not None and tokenizer.needs_script else ""
 
 
 def suits_threads(planner: BatchPlanner, options: ProcessOptions) -> bool:
@@ -64,7 +69,8 @@ def suits_threads(planner: BatchPlanner, options: ProcessOptions) -> bool:
     source = planner.source
     if options.start_method != "forkserver" or getattr(source, "holds_interpreter_lock", False):
         return False
-    own = [transform for transform in planner.transforms if transform is not None]
+    tokenizer = None if planner.text is None else planner.text.tokenizer
+    own = [function for function in (*planner.transforms, tokenizer) if function is not None]
     if _needs_script(planner):
         return True
     native = native_rows(source, planner.pipeline, planner.decoder)
@@ -83,12 +89,12 @@ def suits_threads(planner: BatchPlanner, options: ProcessOptions) -> bool:
     return not module.startswith("penstock.") and (options.num_workers == 1 or not _serves_pixels(source))
 
 
-def _lock_suffices(own: Sequence[OwnTransform], workers: int, time_image: Callable[[], float]) -> bool:
+def _lock_suffices(own: Sequence[OwnTransform | OwnTokenizer], workers: int, time_image: Callable[[], float]) -> bool:
     """Return whether the calls of all workers fit in the time that they take for an image, one call after the other.
 
     time_image: returns the processor time of an image without its transforms, in seconds.
     """
-    costs, locked = map(sum, zip(*(transform.measure_lock() for transform in own), strict=True))
+    costs, locked = map(sum, zip(*(function.measure_lock() for function in own), strict=True))
     together = min(workers, default_workers())
     return not locked or (locked < math.inf and together * locked <= _LOCK_SHARE * (costs + time_image()))
 

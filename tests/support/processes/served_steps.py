@@ -38,7 +38,7 @@ class Pixels:
 
 
 class Row(NamedTuple):
-    """One sample of a batch, with the geometry of all views."""
+    """One sample of a batch, with the geometry of all views, and its text or tokens."""
 
     index: int
     label: Any
@@ -47,6 +47,7 @@ class Row(NamedTuple):
     place: Any
     turn: Any
     pixels: tuple[Pixels, ...]
+    text: Any = None
 
 
 class Step(NamedTuple):
@@ -62,7 +63,9 @@ def as_step(batch: Batch, *, rounds: bool = False) -> Step:
     views = batch.images if isinstance(batch.images, tuple) else (batch.images,)
     pixels = [tuple(Pixels(image, rounds=rounds) for image in images) for images in zip(*views, strict=True)]
     drawn = batch.index, batch.labels, batch.windows, batch.flips, batch.places, batch.turns
-    rows = zip(*(values.tolist() for values in drawn), pixels, strict=True)
+    texts = batch.get("text", [None] * len(pixels))
+    texts = texts.tolist() if isinstance(texts, torch.Tensor) else texts
+    rows = zip(*(values.tolist() for values in drawn), pixels, texts, strict=True)
     return Step(batch.epoch, batch.step, [Row(*row) for row in rows])
 
 

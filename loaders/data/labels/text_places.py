@@ -1,0 +1,66 @@
+"""Texts in files: the option `text` as a suffix or a field of JSON, and the text in the content of a file."""
+
+from __future__ import annotations
+
+import codecs
+import json
+import os
+
+from penstock.pipelines.messages.checked import shown
+
+JSON = "json:"
+_LIST = b"\0"  # begins a list of texts in JSON
+
+
+def parse_place(text: object) -> tuple[bytes, str]:
+    """Return the suffix of the files with texts, and the field of their JSON object, "" for plain text.
+
+    text: a suffix such as "txt", or "json:FIELD". Raises ValueError.
+    """
+    if isinstance(text, str) and text.startswith(JSON) and text != JSON:
+        return b"json", text[len(JSON) :]
+    if isinstance(text, str) and text.strip(".") and not set("/:") & set(text):
+        return os.fsencode(text.lower().lstrip(".")), ""
+    raise ValueError(f"text must be a suffix such as 'txt', or 'json:FIELD', got {shown(text)}")
+
+
+def parse_json(content: bytes) -> object:
+    """Return the value of a JSON file; None for other text."""
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError):
+        return None
+
+
+def encode_texts(content: object, field: str, what: str) -> bytes | None:
+    """Return a text, or a list of texts, for read_texts; None without the field, b"" for a missing text.
+
+    content: the bytes of a file, or with a `field` the value from parse_json. what: the name of its place. Raises
+    ValueError with the cause.
+    """
+    if field:
+        if not isinstance(content, dict):
+            raise ValueError(f"{what} is not a JSON object with field {field!r}")
+        if field not in content:
+            return None
+        content, what = content[field], f"the field {field!r} of {what}"
+        if isinstance(content, list):
+            return _LIST + json.dumps(content).encode() if content else b""
+        if content is not None and not isinstance(content, str):
+            raise ValueError(f"{what} is {shown(content)}, not a text")
+        content = (content or "").encode("utf-8", "surrogatepass")
+    assert isinstance(content, bytes)
+    try:
+        text = content.removeprefix(codecs.BOM_UTF8).decode().strip()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{what} is not text in UTF-8 (byte {error.start})") from None
+    if text.startswith("\0"):
+        raise ValueError(f"{what} is not text")
+    return text.encode()
+
+
+def read_texts(found: bytes | None) -> object:
+    """Return a text or a list of texts encoded by encode_texts; None for a missing one."""
+    if not found:
+        return None
+    return json.loads(found[len(_LIST) :]) if found.startswith(_LIST) else found.decode()
