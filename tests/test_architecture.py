@@ -75,7 +75,7 @@ ROOMS: dict[str, str] = {
 LOOSE = "."
 FOLDERS: dict[str, str] = {
     "loaders/data": "samples sources files labels fields cache remote arrow tables tars views .",
-    "loaders/make": ". sizes",
+    "loaders/make": "own . sizes",
     "loaders/run": "metrics workers feed engine",
     "bench/probe": "data ceilings search",
     "bench/train": "step .",

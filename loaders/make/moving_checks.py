@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from penstock.loaders.make.compose_fields import find_mirror, is_albumentations, takes_fields
+from penstock.loaders.make.own.compose_fields import find_mirror, is_albumentations, takes_fields
 from penstock.loaders.make.own_transform import OwnTransform, keeps_size, size_fault
 from penstock.pipelines.fields.field_kinds import FieldKind
 from penstock.pipelines.messages.checked import checked_bool

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 
 from penstock.loaders.make.layout import Part
-from penstock.loaders.make.own_function import measure_lock, needs_script
+from penstock.loaders.make.own.own_function import measure_lock, needs_script
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.function_names import find_parts, name_function
 from penstock.pipelines.messages.checked import shown

@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from penstock.loaders.make.compose_fields import ComposeFields, RowFields, WrongResultError, is_albumentations
-from penstock.loaders.make.global_draws import is_drawing, own_draws, seed_generators
 from penstock.loaders.make.layout import BatchLayout, Part
-from penstock.loaders.make.own_function import measure_lock, needs_script
-from penstock.loaders.make.pil_images import (
+from penstock.loaders.make.own.compose_fields import ComposeFields, RowFields, WrongResultError, is_albumentations
+from penstock.loaders.make.own.global_draws import is_drawing, own_draws, seed_generators
+from penstock.loaders.make.own.own_function import measure_lock, needs_script
+from penstock.loaders.make.own.pil_images import (
     as_pillow,
     asks_for_pillow,
     can_be_pillow,
@@ -23,7 +23,7 @@ from penstock.loaders.make.pil_images import (
     from_pillow,
     is_torchvision,
 )
-from penstock.loaders.make.seeded_compose import SeededCompose
+from penstock.loaders.make.own.seeded_compose import SeededCompose
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.fields.field_kinds import FieldKind
 from penstock.pipelines.function_names import find_parts, name_function

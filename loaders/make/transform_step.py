@@ -14,11 +14,17 @@ from penstock.loaders.data.sources.contract import FieldSource, has_fields
 from penstock.loaders.data.sources.source_faults import name_sample, naming_method
 from penstock.loaders.make.batch_part import BatchPart
 from penstock.loaders.make.batch_planner import BatchPlanner, Content
-from penstock.loaders.make.compose_fields import RowFields
 from penstock.loaders.make.engine_contract import Placed
 from penstock.loaders.make.finishing import look_up_fields, place_fields
-from penstock.loaders.make.global_draws import is_drawing, own_draws, read_random_state, seed_generators, shared_draws
 from penstock.loaders.make.layout import Slot
+from penstock.loaders.make.own.compose_fields import RowFields
+from penstock.loaders.make.own.global_draws import (
+    is_drawing,
+    own_draws,
+    read_random_state,
+    seed_generators,
+    shared_draws,
+)
 from penstock.loaders.make.own_transform import OwnTransform, draw_words
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.fields.field_kinds import of_kind

@@ -17,7 +17,7 @@ from transform_functions import draws_for_some
 
 from penstock.loaders import create_loader
 from penstock.loaders.front.loader import Loader
-from penstock.loaders.make.global_draws import read_random_state, seed_generators
+from penstock.loaders.make.own.global_draws import read_random_state, seed_generators
 from penstock.pipelines.spec import ImagePipeline
 
 Image = npt.NDArray[np.uint8]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock.loaders.make.compose_fields import WrongResultError
+from penstock.loaders.make.own.compose_fields import WrongResultError
 from penstock.pipelines.image_types import Levels
 
 # First steps of torchvision's transforms that convert arrays; all others need a Pillow image or a tensor.

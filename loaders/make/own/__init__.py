@@ -1,0 +1,1 @@
+"""How functions of users are called: albumentations, Pillow, random draws, the lock."""
