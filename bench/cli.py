@@ -64,13 +64,15 @@ def _register() -> None:
         parity,
         report,
         selftest,
+        show,
         stats,
         synth,
     )
     from penstock.bench.commands import train as training
     from penstock.bench.commands.shared_options import NamingCommand
 
-    for module in (bench, compare, doctor, index, stats, report, training, ablate, synth, iterate, parity, selftest):
+    modules = (bench, compare, doctor, index, stats, show, report, training, ablate, synth, iterate, parity, selftest)
+    for module in modules:
         app.command(cls=NamingCommand)(getattr(module, module.__name__.rpartition(".")[2]))
     app.add_typer(cache.cache, name="cache")
 

@@ -58,6 +58,7 @@ ROOMS: dict[str, str] = {
     "loaders/cache_build": "system order data run",
     "loaders/dali": "system order data make run cache_build",
     "loaders/drop_in": "system order run",
+    "loaders/show": "data",
     "loaders/front": MANY,
     "loaders": MANY,
     "bench/record": "",

@@ -16,7 +16,7 @@ from typer.core import TyperCommand
 
 from penstock.bench.record.settings import Backend, Decoder, MaxBad, Workers, option_fields, setting
 
-_PANELS = {"techniques": "Techniques", "data_options": "Data", "checkpoints": "Checkpoints"}
+_PANELS = {"techniques": "Techniques", "data_options": "Data", "fields": "Fields", "checkpoints": "Checkpoints"}
 
 
 class NamingCommand(TyperCommand):

@@ -298,9 +298,15 @@ def _open(
     batch_transform: Callable[..., Any] | None,
     with_geometry: bool,
     schedule: Schedule,
+    *,
+    alone: bool = False,
 ) -> tuple[Engine, DeviceFeed]:
-    """Return the engine that serves `schedule`, and the feed that copies its batches to the device; neither runs."""
-    engine = BACKENDS[backend].open_engine(replace(planner, schedule=schedule), options)
+    """Return the engine that serves `schedule`, and the feed that copies its batches to the device; neither runs.
+
+    alone: without workers, and without announcements to the source, for a look at a few batches.
+    """
+    options = replace(options, workers=0) if alone else options
+    engine = BACKENDS[backend].open_engine(replace(planner, schedule=schedule, announces=not alone), options)
     is_upright = planner.pipeline.exif == "apply"
     steps = finishing_steps(planner.source, schedule.patch, is_upright=is_upright, with_geometry=with_geometry)
     if planner.text is not None:

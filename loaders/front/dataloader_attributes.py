@@ -179,8 +179,13 @@ class DataLoaderAttributes(ABC):
     @property
     def label_classes(self) -> dict[str, tuple[str, ...]]:
         """The class names of named labels, by the name of the label."""
+        return {name: classes for name, classes in self._label_names.items() if name}
+
+    @property
+    def _label_names(self) -> dict[str, tuple[str, ...]]:
+        """Class names of labels that are not class numbers, by label; "" for the only label."""
         found: dict[str, tuple[bytes, ...]] = getattr(self._source, "label_classes", {})
-        return {name: tuple(map(os.fsdecode, classes)) for name, classes in found.items() if name}
+        return {name: tuple(map(os.fsdecode, classes)) for name, classes in found.items()}
 
     @property
     def categories(self) -> dict[str, dict[int, Category]]:

@@ -8,17 +8,20 @@ import os
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
 from dataclasses import asdict, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from penstock.loaders.data.sources.contract import Source, is_fetching
+from penstock.loaders.data.sources.contract import Source, field_kinds_of, has_targets, is_fetching
 from penstock.loaders.front.batch import Batch, make_batch
 from penstock.loaders.front.dataloader_attributes import DataLoaderAttributes
 from penstock.loaders.front.iteration import Item, Iteration, OneThread
+from penstock.loaders.front.look_ahead import look_ahead
 from penstock.loaders.make.engine_contract import Engine
+from penstock.loaders.make.own.global_draws import kept_draws
 from penstock.loaders.make.served_text import has_only_text
 from penstock.loaders.order.agreement import RankAgreement
 from penstock.loaders.order.bad_samples import BadSamplePolicy
@@ -32,6 +35,10 @@ from penstock.loaders.run.metrics.stats import LoaderStats
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.messages.checked import checked_bool, checked_int
 
+if TYPE_CHECKING:
+    from penstock.loaders.show.picture import Picture
+
+_MOST_SHOWN = 1024
 _CLOSE_S = 5.0  # how long closing a loader may wait for a thread that takes a batch
 
 
@@ -53,7 +60,7 @@ class Loader(DataLoaderAttributes):
     worker count or world size. Until its first batch a loader can be pickled to another process.
 
     Args:
-        open_for: makes engine and feed for a schedule.
+        open_for: makes engine and feed for a schedule; with alone=True without workers.
         source: the data that the schedule numbers.
         named_source: the data that the user passed, even if a cache is read instead.
         with_index: yield the index of each batch, too.
@@ -65,7 +72,7 @@ class Loader(DataLoaderAttributes):
 
     def __init__(
         self,
-        open_for: Callable[[Schedule], tuple[Engine, DeviceFeed]],
+        open_for: Callable[..., tuple[Engine, DeviceFeed]],
         schedule: Schedule,
         state: LoaderState,
         policy: BadSamplePolicy,
@@ -184,6 +191,35 @@ class Loader(DataLoaderAttributes):
             content["index"] = torch.from_numpy(host.index)
         about = {"index": host.index, **host.plan._asdict(), "epoch": epoch, "step": step, "_source": self.named_source}
         return make_batch(content, about, is_dict=self._as_dicts)
+
+    def show(self, n: int = 16) -> Picture:
+        """Return a picture of the next `n` samples, at most 1,024, as the training step gets them.
+
+        Images are denormalised, after augmentations and transforms. Boxes, masks and keypoints are drawn over them, and
+        labels are class names. The last line of a notebook's cell shows the picture, `save("look.png")` writes it, and
+        `rich.print` draws it in a terminal. Samples are made again, in this thread: the loader's place, state, ledger
+        and workers do not change. At the end of the epoch there may be fewer.
+
+        Raises the errors of these samples, and LoaderError E-DEPENDENCY without Pillow.
+        """
+        n = checked_int("n", n, 1, _MOST_SHOWN)
+        if self._closed:
+            raise self._misuse("the loader is closed", "make a new loader")
+        from penstock.loaders.show.picture import Picture  # here, because they need Pillow
+        from penstock.loaders.show.tiles import make_tiles
+
+        schedule, ledger, tiles = self._current_schedule(certain=False), EpochLedger(self._cursor.epoch), []
+        names = ((), self._label_names) if has_targets(self._source) else (self.classes, {})
+        ahead = look_ahead(partial(self._open_for, alone=True), schedule, self._cursor)
+        with kept_draws(), closing(ahead):
+            for cursor, batch, stages in ahead:
+                host, name = batch.host, self._engine.name
+                self._policy.judge(host.bad, ledger, host.misread, backend=name, rank=schedule.rank)
+                served = self._hand_over(batch, cursor.epoch, schedule.number(cursor))
+                tiles += make_tiles(served, stages, field_kinds_of(self._source), *names)
+                if len(tiles) >= n:
+                    break
+        return Picture(tiles[:n])
 
     def _check_current(self, iteration: Iteration) -> None:
         if self._closed or iteration is not self._iteration:

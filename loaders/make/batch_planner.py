@@ -101,6 +101,7 @@ class BatchPlanner:
         on_repaired: policy for an image that libjpeg repairs; see BadSamplePolicy.
         text: how texts are served; None for texts as they are.
         consumer_bytes: memory of the consumer's own batches, which an engine adds to its needs.
+        announces: whether samples are announced to a source that fetches.
     """
 
     source: Source
@@ -112,6 +113,7 @@ class BatchPlanner:
     device: str = "cpu"
     on_repaired: str = "count"
     consumer_bytes: int = 0
+    announces: bool = True
     transforms: tuple[OwnTransform | None, ...] = ()
     text: TextRule | None = None
     _kept: _Kept = field(default_factory=_Kept, init=False, repr=False, compare=False)
@@ -129,7 +131,8 @@ class BatchPlanner:
 
     def announce(self, cursor: Cursor) -> None:
         """Announce the samples of the batch at `cursor`, and of batches after it, to a source that fetches."""
-        self._kept.read_ahead.advance(self.source, self.schedule, cursor)
+        if self.announces:
+            self._kept.read_ahead.advance(self.source, self.schedule, cursor)
 
     def draw_augments(self, cursor: Cursor, index: Index, keys: Index | None) -> Augments:
         """Return the augmentations of samples `index`, int64 [n], where -1 is padding.

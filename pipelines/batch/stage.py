@@ -59,7 +59,7 @@ class BatchStage:
             raise ValueError("mixing needs num_classes, the width of the soft targets")
         self.dtype, self.device, self.memory_format = dtype, device, memory_format
         std, mean = (torch.tensor(each, dtype=torch.float32, device="cpu") for each in (pipeline.std, pipeline.mean))
-        highest = 1.0 if pipeline.depth == 32 else float(2**pipeline.depth - 1)
+        self._highest = highest = 1.0 if pipeline.depth == 32 else float(2**pipeline.depth - 1)
         scale, shift = 1 / (highest * std), -mean / std
         self._scale, self._shift = scale.to(device), shift.to(device)
         self._row_tables: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
@@ -122,6 +122,25 @@ class BatchStage:
         floats.
         """
         return self._run(images, out, plan).permute(0, 3, 1, 2).contiguous(memory_format=self.memory_format)
+
+    def levels(self, image: torch.Tensor) -> torch.Tensor:
+        """Return a finished image [channels, height, width] as it was: uint8 [height, width, channels], on the host.
+
+        With depth=16 the upper 8 bits; with depth=32 the values are stretched between their limits. Images of another
+        shape, from a user's batch_transform, are as in PlainStage.
+        """
+        if image.ndim != 3 or len(self._scale) not in (1, len(image)):
+            return _guess_levels(image)
+        return self._restore(image.movedim(0, -1))
+
+    def _restore(self, image: torch.Tensor) -> torch.Tensor:
+        """Undo normalising; channels are last."""
+        pixels = image.detach().to("cpu", torch.float32)
+        if image.dtype != self._raw:
+            pixels = (pixels - self._shift.cpu()) / self._scale.cpu()
+        if self._raw is None:
+            return _stretch(pixels)
+        return (pixels * (255 / self._highest)).round().clamp(0, 255).to(torch.uint8)
 
     def _run(self, images: torch.Tensor, out: torch.Tensor | None, plan: AugmentPlan | None) -> torch.Tensor:
         """Augment, normalise and mix; return the images as [batch, height, width, channels]."""
@@ -216,6 +235,10 @@ class PatchStage(BatchStage):
         levels = images.view(*images.shape[:2], -1, len(self._scale))
         return self._normalise(levels, None if out is None else out.view(levels.shape)).flatten(2)
 
+    def levels(self, image: torch.Tensor) -> torch.Tensor:
+        """Return the patches of an image [length, levels] as they were: uint8 [length, pixels, channels]."""
+        return self._restore(image.view(len(image), -1, len(self._scale)))
+
 
 class PlainStage:
     """Pass on batches of a user's own transform; floats become `dtype`. Called like BatchStage.
@@ -243,6 +266,32 @@ class PlainStage:
     ) -> torch.Tensor:
         """Return the images, [batch, ...]."""
         return images.to(self.dtype)
+
+    def levels(self, image: torch.Tensor) -> torch.Tensor:
+        """Return the result for one image, of unknown scale, as uint8 with channels last, on the host.
+
+        uint8 is unchanged, floats from 0 to 1 are level / 255, and others are stretched between their limits.
+        """
+        return _guess_levels(image)
+
+
+def _guess_levels(image: torch.Tensor) -> torch.Tensor:
+    pixels = image.detach().cpu()
+    if pixels.ndim == 3 and pixels.shape[0] < min(5, pixels.shape[2]):
+        pixels = pixels.movedim(0, -1)
+    if pixels.dtype == torch.uint8:
+        return pixels
+    floats = pixels.to(torch.float32).nan_to_num(0.0)
+    if pixels.is_floating_point() and floats.numel() and floats.min() >= 0 and floats.max() <= 1:
+        return (floats * 255).round().to(torch.uint8)
+    return _stretch(floats)
+
+
+def _stretch(values: torch.Tensor) -> torch.Tensor:
+    """Return floats as uint8, the lowest as 0 and the highest as 255."""
+    values = values.nan_to_num(0.0)
+    low, high = (float(each) for each in (values.min(), values.max())) if values.numel() else (0.0, 1.0)
+    return ((values - low) / max(high - low, 1e-12) * 255).round().clamp(0, 255).to(torch.uint8)
 
 
 def _movable(levels: torch.Tensor) -> torch.Tensor:

@@ -259,6 +259,6 @@ def test_help_of_no_command_imports_torch() -> None:
     """Its import takes seconds, which help should not cost."""
     program = [sys.executable, "-c", HELP_OF_ALL]
     done = subprocess.run(program, capture_output=True, text=True, timeout=600, check=False)
-    assert (done.stderr, done.stdout.splitlines()[-1]) == ("", "12 []")
+    assert (done.stderr, done.stdout.splitlines()[-1]) == ("", "14 []")
     assert done.stdout.startswith(f"penstock-loader {__version__}\n")
     assert "Exit codes: 0 fine, 2 usage" in done.stdout

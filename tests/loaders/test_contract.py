@@ -149,6 +149,27 @@ def test_a_batch_unpacks_and_names_its_samples(photos: Path, backend: dict[str, 
             assert (again.names, record(again, loader)) == (batch.names, record(batch, loader))
 
 
+def test_a_picture_does_not_move_the_loader(photos: Path, backend: dict[str, Any], reference: list[Step]) -> None:
+    with open_loader(photos, **backend) as loader:
+        fresh = loader.state_dict()
+        pictures = [loader.show(13)]
+        assert loader.state_dict() == fresh
+        stream = loader.batches()
+        served = [record(next(stream), loader) for _ in range(2)]
+        middle, before = loader.state_dict(), loader.stats()
+        pictures.append(loader.show(5))
+        assert loader.state_dict() == middle
+        assert loader.stats() == before
+        assert served + [record(batch, loader) for batch in stream] == reference[: len(loader)]
+        loader.load_state_dict(fresh)
+        pictures.append(loader.show(1))
+    rows = rows_of(reference)
+    for picture, first in zip(pictures, (0, 24, 0), strict=True):
+        for tile, row in zip(picture.tiles, rows[first:], strict=False):
+            shown = Pixels(torch.from_numpy(tile.views[0].image).permute(2, 0, 1), rounds=True)
+            assert (shown, tile.lines[0]) == (row.pixels[0], f"class{row.label}")
+
+
 # ---- elastic order ----
 
 

@@ -105,12 +105,18 @@ shared_draws = _turns.shared  # runs a block that is to draw nothing: only other
 @contextlib.contextmanager
 def own_draws() -> Iterator[None]:
     """Run a block that may seed the generators and draw from them, alone; their state is put back at the end."""
-    with _turns.alone():
-        numpy_state: Any = np.random.get_state(legacy=False)  # noqa: NPY002
-        before = random.getstate(), torch.default_generator.get_state()
-        try:
-            yield
-        finally:
-            random.setstate(before[0])
-            np.random.set_state(numpy_state)  # noqa: NPY002
-            torch.default_generator.set_state(before[1])
+    with _turns.alone(), kept_draws():
+        yield
+
+
+@contextlib.contextmanager
+def kept_draws() -> Iterator[None]:
+    """Put the state of the generators back after the block; other threads may draw at the same time."""
+    numpy_state: Any = np.random.get_state(legacy=False)  # noqa: NPY002
+    before = random.getstate(), torch.default_generator.get_state()
+    try:
+        yield
+    finally:
+        random.setstate(before[0])
+        np.random.set_state(numpy_state)  # noqa: NPY002
+        torch.default_generator.set_state(before[1])

@@ -142,6 +142,7 @@ class DeviceFeed(TensorFeed[HostBatch, DeviceBatch]):
 
     Attributes:
         latest: place of the batch that was returned last; None if the next place is unknown.
+        stages: the batch stage of each view.
     """
 
     latest: Cursor | None = None
@@ -159,13 +160,13 @@ class DeviceFeed(TensorFeed[HostBatch, DeviceBatch]):
         ahead: int = 2,
         copies: CopyEngine | None = None,
     ) -> None:
-        self._stages: tuple[Stage, ...] = tuple(stages) if isinstance(stages, Sequence) else (stages,)
+        self.stages: tuple[Stage, ...] = tuple(stages) if isinstance(stages, Sequence) else (stages,)
         finished = lambda: reduce(lambda batch, step: step(batch), steps, source())  # noqa: E731
-        super().__init__(finished, ready, self._stages[0].device, ahead=ahead, copies=copies)
+        super().__init__(finished, ready, self.stages[0].device, ahead=ahead, copies=copies)
         self._pad = pad
         self._own = None if batch_transform is None else _BatchTransform(batch_transform, self.device, seed)
         self._slots: deque[_PinnedSlot] = deque()
-        self._outputs = [OutputBuffers(stage.dtype) if stage.copies else None for stage in self._stages]
+        self._outputs = [OutputBuffers(stage.dtype) if stage.copies else None for stage in self.stages]
         # Also for a deleted feed: otherwise a backend would write into the memory of its resident batches at once.
         self._release = weakref.finalize(self, _release, self._slots, os.getpid())
         self._release.atexit = False
@@ -196,7 +197,7 @@ class DeviceFeed(TensorFeed[HostBatch, DeviceBatch]):
         labels = self._targets(map_targets(torch.from_numpy, batch.labels), plans[0])
         buffers = zip(self._outputs, views, strict=True)
         outs = [None if each is None else each.take(tuple(view.shape)) for each, view in buffers]
-        work = zip(self._stages, views, outs, plans, strict=True)
+        work = zip(self.stages, views, outs, plans, strict=True)
         done = tuple(stage(view, out, plan) for stage, view, out, plan in work)
         host = batch if None in self._outputs else replace(batch, images=_nothing(views))
         return self._finish(done, labels, host)
@@ -207,7 +208,7 @@ class DeviceFeed(TensorFeed[HostBatch, DeviceBatch]):
         Until here batches are full: slots and kernels have one shape, and every sample has a partner for mixing.
         """
         valid = host.fields.get("patch_valid")
-        if valid is not None and self._stages[0].copies:  # the stage has also normalised the padding
+        if valid is not None and self.stages[0].copies:  # the stage has also normalised the padding
             views[0].flatten(0, 1).index_fill_(0, to_device(np.flatnonzero(~valid), self.device), 0)
         rows = np.flatnonzero(host.index >= 0)
         if not self._pad and len(rows) < len(host.index):
@@ -249,7 +250,7 @@ class DeviceFeed(TensorFeed[HostBatch, DeviceBatch]):
         return self._copies.pinned(tensor).copy_(tensor).to(self.device, non_blocking=True)
 
     def _targets(self, labels: Any, plan: AugmentPlan | None) -> Any:
-        return map_targets(lambda part: self._stages[0].targets(part, plan), labels)
+        return map_targets(lambda part: self.stages[0].targets(part, plan), labels)
 
     def _send(self, batch: HostBatch, copies: CopyEngine) -> tuple[DeviceBatch, torch.cuda.Event]:
         plans = batch.augments
@@ -264,9 +265,9 @@ class DeviceFeed(TensorFeed[HostBatch, DeviceBatch]):
             labels = map_targets(lambda part: part.to(self.device, non_blocking=True), slot.labels)
             if not batch.resident:
                 slot.busy_until = copies.mark()  # a pinned slot is free after the copies, before the batch stage
-            work = zip(self._stages, images, plans, strict=True)
+            work = zip(self.stages, images, plans, strict=True)
             staged = tuple(stage(view, plan=plan) for stage, view, plan in work)
-            if batch.resident and not self._stages[0].copies:  # the stage returns uint8 images themselves
+            if batch.resident and not self.stages[0].copies:  # the stage returns uint8 images themselves
                 staged = tuple(view.clone() for view in staged)
             host = replace(batch, images=_nothing(_views(batch.images)))
             ready = self._finish(staged, self._targets(labels, plans[0]), host)

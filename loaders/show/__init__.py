@@ -1,0 +1,1 @@
+"""Pictures of samples, as training gets them."""

@@ -1,0 +1,44 @@
+"""`penstock show`: a picture of samples, as a file or in the terminal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from command_line import penstock_here
+from photo_folder import write_folder
+from PIL import Image
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_folder(tmp_path_factory.mktemp("photos"), 9)
+
+
+def test_a_picture_is_written_with_masks(photos: Path, tmp_path: Path) -> None:
+    for path in photos.rglob("*.jpg"):
+        mask = tmp_path / "masks" / path.relative_to(photos).with_suffix(".png")
+        mask.parent.mkdir(parents=True, exist_ok=True)
+        with Image.open(path) as photo:
+            Image.fromarray(np.full(photo.size[::-1], 3, np.uint8)).save(mask)
+    out, heights = tmp_path / "look.png", []
+    for fields in ((), ("--mask", tmp_path / "masks")):
+        done = penstock_here("show", photos, "--out", out, "--size", 32, "--eval", "--subset", "::3", "-n", 6, *fields)
+        assert (done.returncode, done.stdout, done.stderr) == (0, f"3 samples: {out}\n", "")
+        with Image.open(out) as picture:
+            heights.append(picture.height)
+    assert heights[1] > heights[0]  # a line for the values of the mask
+
+
+def test_the_picture_is_drawn_in_a_terminal(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = ("show", photos, "--size", 32, "-n", 2, "--eval")
+    refused = penstock_here(*options)
+    message = "penstock: standard output is not a terminal: pass --out look.png\n"
+    assert (refused.returncode, refused.stderr) == (2, message)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLORTERM", "truecolor")
+    done = penstock_here(*options)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("▀") > 200
+    assert "class0" in done.stdout
