@@ -75,6 +75,7 @@ OF_EVERY_BACKEND = (
     *("epoch_samples", "drop_last", "pad", "rank", "world_size", "decoder", "on_bad_sample", "on_repaired", "max_bad"),
     *("with_index", "with_geometry", "memory_format", "transform", "batch_transform", "transform_moves", "tokenize"),
     *("captions", "profile", "backend", "subset", "max_per_class", "image", "label", "text", "root", "classes"),
+    "order",
 )
 _RECORDS = (
     Backend(name="torch", options=ProcessOptions, open_engine=partial(open_engine, "torch"), needs=needs_of),

@@ -17,6 +17,7 @@ from penstock.loaders.front.shuffles import (
     PerClass,
     Repeated,
 )
+from penstock.loaders.make.own.own_indices import open_own_order
 from penstock.loaders.order.block_order import BlockShuffled, BlockSizes
 from penstock.loaders.order.bucket_order import Bucketed
 from penstock.loaders.order.class_order import ClassShuffled, make_class_shuffled
@@ -40,17 +41,23 @@ def choose_order(
     buckets: Callable[[], Bucketed] | None = None,
     *,
     batch_size: int | None = 1,
+    own: object = None,
 ) -> Order:
     """Return the order of the samples of `source`; the arguments are those of create_loader. Raises ValueError.
 
-    buckets: returns the order by buckets, if buckets were requested. batch_size: None if it changes.
+    buckets: returns the order by buckets, if buckets were requested. batch_size: None if it changes. own: the
+    user's own order.
     """
     mixture = getattr(source, "mixture", None)
     n = len(source)
     if epoch_samples is not None:
         epoch_samples = checked_int("epoch_samples", epoch_samples, 1)
-        if shuffle is False:
+        if shuffle is False and own is None:
             raise ValueError("epoch_samples needs shuffle=True: without it an epoch serves each sample once, in order")
+    if own is not None:
+        if buckets is not None or weights is not None or mixture is not None:
+            raise ValueError("order serves your indices as they are: do not pass buckets, weights or a mix(...)")
+        return open_own_order(own, n, seed, epoch_samples)
     if buckets is not None:
         if not isinstance(shuffle, bool) or weights is not None or mixture is not None or epoch_samples is not None:
             raise ValueError(

@@ -28,6 +28,7 @@ from penstock.loaders.make.batch_planner import BatchPlanner
 from penstock.loaders.make.engine_contract import Engine
 from penstock.loaders.make.finishing import finishing_steps
 from penstock.loaders.make.native_rows import suits_native_library
+from penstock.loaders.make.own.own_indices import OwnIndices
 from penstock.loaders.make.own_transform import saved_functions
 from penstock.loaders.make.served_text import serve_text, text_rule
 from penstock.loaders.make.sizes.aspect_buckets import order_by_buckets
@@ -62,6 +63,7 @@ def create_loader(  # noqa: PLR0913  this function accepts all settings of a loa
     dtype: torch.dtype = torch.float32,
     seed: int = 0,
     shuffle: Shuffle = None,
+    order: OwnIndices | None = None,
     weights: Any = None,
     epoch_samples: int | None = None,
     drop_last: bool | None = None,
@@ -133,10 +135,17 @@ def create_loader(  # noqa: PLR0913  this function accepts all settings of a loa
             samples within a group of blocks. Use it for remote data, with local_cache or enough bytes_ahead, and
             for storage that is slow at random reads. Repeated(3) serves 3 views of a sample, on different ranks
             (repeated augmentation); PerClass(4) serves 4 samples of each class in a batch (metric learning).
+        order: your own order, instead of `shuffle`: a function that returns the indices of an epoch, such as `lambda
+            epoch: np.random.default_rng(epoch).permutation(1000)`; a torch Sampler or another iterable of indices; or
+            an array for all epochs. Indices are positions in `source` and may repeat, as many in each epoch. It is
+            called once per epoch, when the epoch begins, by the thread that iterates, and shared out to ranks and
+            workers. It must return the same indices for an epoch again: global random generators, and a sampler's
+            `generator`, are seeded for each epoch. A state of other indices is refused.
         weights: draw samples with replacement: one weight per sample, a dict of each class's share of the draws, or
             "balanced" for equal shares of all classes.
         epoch_samples: samples per epoch, if they are shuffled or drawn; by default the size of the data. A shuffled
-            epoch continues where the previous one stopped, and the data is shuffled again after each pass.
+            epoch continues where the previous one stopped, and the data is shuffled again after each pass. With
+            `order`, the first ones of each epoch.
         drop_last: whether to drop samples that do not fill a batch on every rank; by default the value of shuffle.
         pad: whether to fill short batches with padding rows (index and label -1), so that all batches are full and all
             ranks make the same number of steps. By default several ranks pad, and a single rank has a short last batch.
@@ -191,7 +200,7 @@ def create_loader(  # noqa: PLR0913  this function accepts all settings of a loa
     target, seed = usable_device(device), checked_int("seed", seed)
     with_index = checked_bool("with_index", with_index)
     with_geometry = checked_bool("with_geometry", with_geometry)
-    shuffle = checked_shuffle(shuffle, default=is_random)
+    shuffle = checked_shuffle(shuffle, is_random, order)
     shuffled = bool(shuffle)
     drop_last = shuffled if drop_last is None else checked_bool("drop_last", drop_last)
     shapes = checked_shapes(views, batch_size, sizes, buckets, patches, transform, shuffled=shuffled)
@@ -213,7 +222,7 @@ def create_loader(  # noqa: PLR0913  this function accepts all settings of a loa
     refuse_other_levels(named, views[0], choice.source_options.get("encoding"))
     refuses = policy.on_bad_sample == "raise"
     in_buckets = partial(order_by_buckets, named, views[0], shapes.buckets, seed, shuffled=shuffled, refuses=refuses)
-    order = choose_order(
+    chosen = choose_order(
         named,
         shuffle,
         seed,
@@ -221,10 +230,11 @@ def create_loader(  # noqa: PLR0913  this function accepts all settings of a loa
         epoch_samples,
         in_buckets if shapes.buckets else None,
         batch_size=shapes.equal_batch,
+        own=order,
     )
     place = distributed_place(rank, world_size, certain=False)
     schedule = Schedule(
-        n=order.n,
+        n=chosen.n,
         batch_size=shapes.batch_size,
         seed=seed,
         rank=place[0],
@@ -232,7 +242,7 @@ def create_loader(  # noqa: PLR0913  this function accepts all settings of a loa
         shuffle=shuffled,
         drop_last=drop_last,
         pad=pad,
-        order=order,
+        order=chosen,
         phases=shapes.phases,
         rounds=shapes.rounds,
     )
@@ -268,7 +278,7 @@ def create_loader(  # noqa: PLR0913  this function accepts all settings of a loa
         samples=len(data),
         seed=seed,
         shuffle=shuffled,
-        sampler=order.name,
+        sampler=chosen.name,
         pipeline={
             **pipeline_settings(views, dtype, policy),
             **schedule.saved_sizes(views[0].size),

@@ -162,6 +162,9 @@ class Loader(DataLoaderAttributes):
         self._check_current(iteration)
         self._take_place()
         epoch = self._cursor.epoch
+        indices = self._schedule.begin(epoch)
+        if self._agreement is not None:
+            self._agreement.indices = indices
         if self._cursor.position == 0:
             self._ledgers.pop(epoch, None)  # a repeated epoch is counted again from 0
         iteration.begin, iteration.ledger = self._cursor, copy.deepcopy(self._ledgers.get(epoch))

@@ -82,8 +82,10 @@ Shuffle = bool | str | Blocks | Repeated | PerClass | None
 CheckedShuffle = bool | Blocks | Repeated | PerClass
 
 
-def checked_shuffle(shuffle: object, default: bool) -> CheckedShuffle:
-    """Return the checked value of `shuffle`. Raises ValueError."""
+def checked_shuffle(shuffle: object, default: bool, order: object = None) -> CheckedShuffle:
+    """Return the checked value of `shuffle`. Raises ValueError, also if the user's own `order` is given, too."""
+    if order is not None and shuffle is not None:
+        raise ValueError("order and shuffle cannot be combined: your order is served as it is")
     if shuffle is None:
         return default
     if isinstance(shuffle, (Blocks, Repeated, PerClass)):

@@ -55,7 +55,9 @@ class ReadAhead:
             ahead = _MAX_STEPS * schedule.global_batch
             served, n = cursor.epoch * schedule.n + cursor.position, schedule.n
             while self._next <= cursor or (
-                source.has_room and self._next.epoch * n + self._next.position - served < ahead
+                source.has_room
+                and schedule.knows(self._next.epoch)
+                and self._next.epoch * n + self._next.position - served < ahead
             ):
                 index = schedule.batch(*self._next)
                 source.announce(index[index >= 0])

@@ -59,6 +59,7 @@ class RankAgreement:
         self._name = ""  # of the loader in the store, set when a second batch is taken
         self._begun = 0  # iterations that went beyond one batch
         self._warned = False
+        self.indices = ""  # digest of the user's own order of the current epoch
         _made.add((line, self._digest))
         _agreements.add(self)
 
@@ -113,7 +114,9 @@ class RankAgreement:
             self._name = self._find_name(store)
         self._begun += 1
         store.add(f"{self._key()}/ranks", 1)
-        about = {"epoch": began.epoch, "position": began.position, _LEFT: left and list(left)}
+        about: dict[str, Any] = {"epoch": began.epoch, "position": began.position, _LEFT: left and list(left)}
+        if self.indices:
+            about["indices"] = self.indices
         first, expected = _post(store, self._key(), about)
         if None in (about[_LEFT], expected[_LEFT]):  # one of the ranks was moved there
             about[_LEFT] = expected[_LEFT] = None

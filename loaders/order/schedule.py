@@ -6,7 +6,7 @@ import functools
 import weakref
 from bisect import bisect_right
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import pairwise
 from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
@@ -17,6 +17,7 @@ from penstock.loaders.order.bucket_order import Bucketed
 from penstock.loaders.order.cursor import Cursor
 from penstock.loaders.order.epoch_steps import EpochSteps, EqualSteps, Rounds, RoundSteps, Shape, Size, count_steps
 from penstock.loaders.order.order import InOrder, Order, Shuffled
+from penstock.loaders.order.own_order import EpochIndices, OwnOrder
 from penstock.loaders.order.permutation import Index
 from penstock.loaders.order.virtual_epochs import VirtualEpochs
 from penstock.pipelines.errors import LoaderError
@@ -282,17 +283,41 @@ class Schedule:
         """Return the settings common to the schedules of all ranks, except data, order and seed, as JSON values."""
         batch_size = list(map(list, self.phases)) if self.phases else self.batch_size
         rounds = None if self.rounds is None else asdict(self.rounds)
-        return {"batch_size": batch_size, "drop_last": self.drop_last, "pad": self.pad is not False, "patches": rounds}
+        own = {"indices": self.order.first_digest} if isinstance(self.order, OwnOrder) else {}
+        padded = self.pad is not False
+        return {"batch_size": batch_size, "drop_last": self.drop_last, "pad": padded, "patches": rounds, **own}
+
+    def knows(self, epoch: int) -> bool:
+        """Return whether the order of `epoch` is known; the user's own order is known after `begin`."""
+        return not isinstance(self.order, EpochIndices) or self.order.has(epoch)
+
+    def begin(self, epoch: int) -> str:
+        """Make the order of `epoch` known, and return a digest of the user's own indices; "" for other orders.
+
+        Raises LoaderError E-MISUSE and E-STATE for the user's own order.
+        """
+        return self.order.begin(epoch) if isinstance(self.order, OwnOrder) else ""
+
+    def for_workers(self) -> Schedule:
+        """Return the schedule for worker processes, without the user's own order, which only one process calls."""
+        return replace(self, order=self.order.for_workers()) if isinstance(self.order, OwnOrder) else self
 
     def saved(self, cursor: Cursor) -> dict[str, object]:
-        """Return the global batch for a state if it decides where steps begin; otherwise {}."""
+        """Return the settings that decide what follows `cursor`, for a state.
+
+        They are the global batch, if it decides where steps begin, and a digest of the user's own order of an epoch
+        that has begun.
+        """
         batches: Any = self._steps(cursor.epoch).saved_batches()
         if self.by_update:
             batches = [[phase.first, phase.batch_size * self.world_size] for phase in self.phases]
-        return {} if batches is None else {"global_batch": batches}
+        saved = {"global_batch": batches, "indices": cursor.position and self.begin(cursor.epoch)}
+        return {name: value for name, value in saved.items() if value}
 
     def check_saved(self, state: Mapping[str, object], cursor: Cursor) -> None:
-        """Raise LoaderError E-STATE if `cursor` needs the global batch of the state, and this schedule has another."""
+        """Raise LoaderError E-STATE if `cursor` needs the global batch or the indices of the state, and they differ."""
+        if isinstance(self.order, OwnOrder) and cursor.position:
+            self.order.begin(cursor.epoch, state.get("indices", ""))
         batches, was = self.saved(cursor).get("global_batch"), state.get("global_batch")
         begun = cursor.position or (self.by_update and cursor.epoch)
         if batches is not None and begun and was != batches:

@@ -113,7 +113,7 @@ class LoaderState(StreamIdentity):
 
     kind: ClassVar[str] = "Penstock loader"
     # Development versions saved "outline" in states; it is ignored.
-    later: ClassVar[frozenset[str]] = frozenset({"pipeline", "ledgers", "global_batch", "outline"})
+    later: ClassVar[frozenset[str]] = frozenset({"pipeline", "ledgers", "global_batch", "indices", "outline"})
     samples: int  # compared first, because a number is more informative than a digest
     fingerprint: str
     seed: int

@@ -16,7 +16,7 @@ _OUR_NAMES = {
     "transform": ("transforms",),
     "tokenize": ("tokenizer", "text_transform", "tokenizer_fn"),
     "text": ("caption", "caption_key", "text_column", "caption_column", "csv_caption_key"),
-    "shuffle": ("order", "random_shuffle", "shuffle_buffer", "shardshuffle", "shuffle_files"),
+    "shuffle": ("random_shuffle", "shuffle_buffer", "shardshuffle", "shuffle_files"),
     "device": ("device_id", "devices"),
     "dtype": ("fp16", "half", "amp", "img_dtype"),
     "memory_format": ("channels_last",),
@@ -47,9 +47,11 @@ _WITHOUT = {
     "leave it out: batches are copied to device= in advance, through pinned memory": (
         *("pin_memory", "pin_memory_device", "non_blocking", "use_prefetcher", "os_cache"),
     ),
-    "choose samples with shuffle=, weights= or subset=; custom samplers need penstock.loaders.DataLoader": (
-        *("sampler", "batch_sampler", "resampled"),
+    "pass order=, a sampler or a function of the epoch; or shuffle=, weights= or subset=": ("sampler",),
+    "choose samples with shuffle=, order= or weights=; a batch_sampler needs penstock.loaders.DataLoader": (
+        *("batch_sampler", "resampled"),
     ),
+    "pass shuffle=Repeated(3)": ("aug_repeats", "num_aug_repeats"),
     "pass seed=: order, crops and augmentations depend only on the seed": (
         *("generator", "worker_init_fn", "worker_seeding", "base_seed"),
     ),

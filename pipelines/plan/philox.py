@@ -18,10 +18,10 @@ _SHIFT = np.uint64(32)
 _ROUNDS = 10
 
 # Purposes of draws: order of samples; crops and flips; augmentations of the batch stage; samples drawn with
-# replacement; samples kept of a class; the user's transforms; sequence lengths; one of several texts. Each has its own
-# counters, so draws for a new purpose never change the others.
+# replacement; samples kept of a class; the user's transforms; sequence lengths; one of several texts; the user's
+# samplers. Each has its own counters, so draws for a new purpose never change the others.
 STREAM_ORDER, STREAM_CROP, STREAM_BATCH, STREAM_DRAW, STREAM_CLASS_LIMIT, STREAM_TRANSFORM, STREAM_LENGTHS = range(7)
-STREAM_TEXT = 7
+STREAM_TEXT, STREAM_SAMPLER = 7, 8
 
 
 def view_stream(stream: int, view: int) -> int:

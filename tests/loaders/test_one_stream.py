@@ -52,6 +52,7 @@ ORDERS: dict[str, dict[str, Any]] = {
     "per class": {"shuffle": PerClass(4), "epoch_samples": 56},
     "virtual epochs": {"epoch_samples": 24},
     "virtual epochs of blocks": {"epoch_samples": 24, "shuffle": Blocks(samples=4, group=8)},
+    "own order": {"order": lambda epoch: np.random.default_rng(epoch).integers(0, NUM_PHOTOS, 32)},
 }
 CHANGES: dict[str, dict[str, Any]] = {
     "buckets": {"buckets": BUCKETS, "pipeline": imagenet_train(interpolation="random")},

@@ -68,7 +68,7 @@ class BatchQueue:
         with self.changed:
             while not self.closed:
                 has_room = self._handed_out - self._delivered < self._ahead and len(self.recycler) > 0
-                if self._rest is not None or has_room:
+                if self._rest is not None or (has_room and self._planner.schedule.knows(self.cursor.epoch)):
                     return self.next_work()
                 self.changed.wait(POLL_S)  # with a limit: a finalizer frees a slot without a notification
             return None

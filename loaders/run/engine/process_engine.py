@@ -6,7 +6,7 @@ import pickle
 import threading
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import current_process
 from typing import Any
 
@@ -84,6 +84,8 @@ class _Dispatch:
         return self
 
     def __next__(self) -> WorkItem:
+        if not self._schedule.knows(self.cursor.epoch):
+            raise StopIteration  # until its epoch begins; see WatchedIterator.refill
         item = WorkItem(self._progress.generation, self.cursor, self._slots.take())
         self.cursor = self._schedule.after(self.cursor)
         self.under_way.append(item)
@@ -145,11 +147,13 @@ class ProcessEngine(EngineStates):
         # Torch gives the first batches to the workers one by one. Until a worker begins, its row contains the first
         # sample of its batch.
         for worker in range(self._workers):
+            if not schedule.knows(place.epoch):
+                break
             self._progress.table[worker, SAMPLE] = schedule.batch(*place)[0]
             place = schedule.after(place)
         try:
             self._iterator = start_workers(
-                BatchMaker(self._planner, self._slots, self._progress),
+                BatchMaker(replace(self._planner, schedule=schedule.for_workers()), self._slots, self._progress),
                 self._dispatch,
                 self._workers,
                 options.prefetch,
@@ -181,6 +185,7 @@ class ProcessEngine(EngineStates):
             try:
                 iterator: Any = self._iterator
                 iterator.raise_if_dead()  # now, not after its finished batches are used up
+                iterator.refill(self._in_flight)
                 produced: Produced = next(iterator)
             except Exception as error:  # torch's iterator would continue with the batch after the failed one
                 closed = self._closed

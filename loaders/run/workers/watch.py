@@ -117,6 +117,13 @@ class WatchedIterator(_MultiProcessingDataLoaderIter):
         if connection.wait([worker.sentinel for worker in self._workers], timeout=0):
             self._raise_if_dead(None)
 
+    def refill(self, most: int) -> None:
+        """Assign items until `most` are assigned and not returned. Torch only assigns one for each that it returns."""
+        while (assigned := self._send_idx) - self._rcvd_idx < most:
+            self._try_put_index()
+            if self._send_idx == assigned:  # no item is left
+                break
+
     def _try_get_data(self, timeout: float = POLL_S) -> tuple[bool, object]:
         results: Any = self._worker_result_queue
         incoming = None if self._pin_memory else results._reader

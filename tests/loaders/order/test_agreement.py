@@ -96,6 +96,10 @@ result["set_epoch to the same place"] = in_order(
 result["states of both"] = in_order(lambda: train(loaded(make(7))), lambda: train(loaded(make(7))))
 result["breaks of both"] = in_order(*2 * [lambda: broken(make(8))])
 result["made in another order"] = in_order(lambda: both([10, 11]), lambda: both([11, 10]))
+result["own orders"] = in_order(*2 * [lambda: train(make(30, order=range(40)), 1)])
+result["own orders that differ later"] = in_order(
+    *2 * [lambda: train(make(32, order=lambda epoch: [(i + rank * epoch) % 40 for i in range(40)]))]
+)
 result["one more, not iterated"] = in_order(lambda: (make(13), train(make(12)))[1], lambda: train(make(12)))
 
 def judged_alone():
@@ -117,6 +121,8 @@ def judged_alone():
     return [str(each.message) for each in warned]
 
 result["judged by one rank"] = judged_alone()
+# Last, because a loader that the other rank has not made stays in the store.
+result["other own orders"] = in_order(*2 * [lambda: train(make(31, order=[(i + rank) % 40 for i in range(40)]))])
 Path(f"{out}.{rank}.json").write_text(json.dumps(result))
 dist.barrier()
 os._exit(0)
@@ -138,6 +144,7 @@ def results(tmp_path_factory: pytest.TempPathFactory, commands: Commands) -> lis
         ("one more, not iterated", [PHOTOS, PHOTOS]),
         ("a look of one rank, then set_epoch of both", [PHOTOS, PHOTOS]),
         ("a look at another loader", [PHOTOS, PHOTOS]),
+        ("own orders", [PHOTOS]),
     ],
 )
 def test_ranks_at_the_same_position_share_each_epoch(results: list[Any], what: str, served: list[int]) -> None:
@@ -167,6 +174,8 @@ def test_loaders_are_matched_in_any_order_of_creation(results: list[Any]) -> Non
         ("a look at another loader, then set_epoch", "differ in epoch (0 and 1)"),
         ("back to the beginning of one rank", "differ in epoch (1 and 0)"),
         ("a look at three, then set_epoch", "differ in epoch (1 and 0)"),
+        ("other own orders", "differ in indices ("),
+        ("own orders that differ later", "differ in indices ("),
         ("late break of one rank", "differ in the place left before ([1, 0] and [0, 36])"),
     ],
 )
