@@ -154,7 +154,7 @@ pn_result pn_find_pixels(pn_worker *worker, pn_task *task, const pn_row *row, pn
   pn_result result = pn_parse_jpeg(data, (size_t)row->size, jpeg);
   if (result != PN_OK) return result;
   pn_scan scan = {data + jpeg->scan_offset, (size_t)row->size - jpeg->scan_offset, 0, 0, 1, 1};
-  return pn_decode_window(jpeg, &scan, window, pixels, view->stride, &worker->decoding);
+  return pn_decode_window(jpeg, &scan, window, pixels, view->stride, &worker->decoding, &worker->tables);
 }
 
 /* Draw a row's image; `view` shows the pixels of `all`, which contains the row's `window`. */

@@ -69,6 +69,7 @@ typedef struct {
 typedef struct {
   pn_memory files, head, part, pixels, decoding, resizing, whole;
   pn_jpeg jpeg; /* header of the current image */
+  pn_kept_tables tables;
 } pn_worker;
 
 /* Strips after reading and checking: the header of their image, and their entropy-coded data. */

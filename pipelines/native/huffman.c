@@ -104,6 +104,16 @@ void pn_make_huffman(const pn_code *code, int is_ac, pn_huffman *table) {
   if (is_ac) join_entries(single, table);
 }
 
+const pn_huffman *pn_find_huffman(pn_kept_tables *kept, const pn_code *code, int is_ac, int number) {
+  int place = 4 * is_ac + number;
+  pn_code *known = &kept->codes[place];
+  if (memcmp(known, code, sizeof *code) != 0) {
+    pn_make_huffman(code, is_ac, &kept->tables[place]);
+    memcpy(known, code, sizeof *code);
+  }
+  return &kept->tables[place];
+}
+
 /* Return the entry for only the first code of `bits`; `entry` is the table's entry for it. */
 static __attribute__((noinline)) uint64_t decode_long_code(const pn_huffman *table, uint64_t bits, uint64_t entry) {
   int length = last_advance(entry) == INCOMPLETE ? (int)(entry >> 40 & 255) : 0, symbol = (int)(entry >> 32 & 255);

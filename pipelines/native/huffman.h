@@ -41,6 +41,16 @@ typedef int16_t pn_coefficients[64 + 8];
 
 void pn_make_huffman(const pn_code *code, int is_ac, pn_huffman *table);
 
+/* The tables of the image before, DC then AC, with the codes that they were made from: most images of a data set have
+ * the same. Begins as zeros. */
+typedef struct {
+  pn_code codes[8];
+  pn_huffman tables[8];
+} pn_kept_tables;
+
+/* Return the table of code `number`, below 4, of an image; it is made if the kept one has another code. */
+const pn_huffman *pn_find_huffman(pn_kept_tables *kept, const pn_code *code, int is_ac, int number);
+
 /* Decode a block to `block`, whose 64 coefficients must be zero before. `prediction` is the last DC coefficient of the
  * component. Returns the zigzag index of the last coefficient, 0 to 63 (a coefficient 0 that ends a run of zeros may
  * count as the last), or -1 for a code that no encoder writes. Call pn_bits_ready once before each MCU; it and

@@ -362,6 +362,8 @@ int pn_same_pixels(const uint8_t *data, size_t size, int32_t width, int32_t heig
   uint8_t *found = pn_reserve(&recoder->pixels, stride * (size_t)height);
   if (found == NULL) return PN_NO_MEMORY;
   pn_window all = {0, 0, width, height};
-  pn_result result = pn_decode_window(&jpeg, &scan, all, found, stride, &recoder->scratch);
+  pn_kept_tables kept;
+  memset(kept.codes, 0, sizeof kept.codes);
+  pn_result result = pn_decode_window(&jpeg, &scan, all, found, stride, &recoder->scratch, &kept);
   return result == PN_OK && memcmp(found, rgb, stride * (size_t)height) != 0 ? PN_UNSUPPORTED : (int)result;
 }

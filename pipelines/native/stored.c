@@ -76,7 +76,7 @@ pn_result pn_decode_strips(pn_worker *worker, pn_task *task, const pn_row *row, 
   pn_result result = pn_read_strips(worker, task, row, window, &strips);
   if (result != PN_OK) return result;
   size_t stride = 3 * (size_t)window.width;
-  return pn_decode_window(&worker->jpeg, &strips.scan, window, pixels, stride, &worker->decoding);
+  return pn_decode_window(&worker->jpeg, &strips.scan, window, pixels, stride, &worker->decoding, &worker->tables);
 }
 
 pn_result pn_read_pixels(pn_worker *worker, pn_task *task, const pn_row *row, pn_window window, pn_view *view) {

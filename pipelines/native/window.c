@@ -5,11 +5,6 @@
 #include "progressive.h"
 
 typedef struct {
-  pn_huffman tables[8]; /* DC, then AC */
-  uint8_t bytes[PN_SCAN_BUFFER];
-} workspace;
-
-typedef struct {
   pn_planes planes;
   const pn_scan *scan;
   uint8_t *rgb, *bytes;
@@ -135,16 +130,11 @@ static int is_plausible(const pn_jpeg *jpeg, const pn_scan *scan, const pn_plane
   return (uint64_t)(blocks * jpeg->mcus_wide * rows) <= 8 * (uint64_t)scan->size;
 }
 
-static void make_tables(const pn_jpeg *jpeg, workspace *space, pn_planes *planes) {
-  unsigned made = 0;
+static void find_tables(const pn_jpeg *jpeg, pn_kept_tables *kept, pn_planes *planes) {
   for (int c = 0; c < planes->count; c++) {
-    for (int is_ac = 0; is_ac < 2; is_ac++) {
-      int number = is_ac ? jpeg->component[c].ac : jpeg->component[c].dc, place = 4 * is_ac + number;
-      const pn_code *code = is_ac ? &jpeg->ac[number] : &jpeg->dc[number];
-      if (!(made >> place & 1)) pn_make_huffman(code, is_ac, &space->tables[place]);
-      made |= 1u << place;
-      *(is_ac ? &planes->plane[c].ac : &planes->plane[c].dc) = &space->tables[place];
-    }
+    const pn_component *component = &jpeg->component[c];
+    planes->plane[c].dc = pn_find_huffman(kept, &jpeg->dc[component->dc], 0, component->dc);
+    planes->plane[c].ac = pn_find_huffman(kept, &jpeg->ac[component->ac], 1, component->ac);
   }
 }
 
@@ -160,20 +150,19 @@ static pn_result start_progressive(task *work, pn_memory *scratch) {
 }
 
 pn_result pn_decode_window(const pn_jpeg *jpeg, const pn_scan *scan, pn_window window, uint8_t *rgb, size_t stride,
-                           pn_memory *scratch) {
+                           pn_memory *scratch, pn_kept_tables *kept) {
   if (window.width < 1 || window.height < 1 || window.x < 0 || window.y < 0) return PN_UNSUPPORTED;
   if (window.x > jpeg->width - window.width || window.y > jpeg->height - window.height) return PN_UNSUPPORTED;
   task work = {.scan = scan, .rgb = rgb, .stride = stride, .made = window.y};
   pn_plan_planes(jpeg, window, &work.planes);
   if (!is_plausible(jpeg, scan, &work.planes)) return PN_UNSUPPORTED;
   if (jpeg->progressive) return scan->whole_file ? start_progressive(&work, scratch) : PN_UNSUPPORTED;
-  size_t fixed = pn_align(sizeof(workspace));
+  size_t fixed = pn_align(PN_SCAN_BUFFER);
   uint8_t *memory = pn_reserve(scratch, fixed + pn_size_of_planes(&work.planes));
   if (memory == NULL) return PN_NO_MEMORY;
-  workspace *space = (workspace *)memory;
-  work.bytes = space->bytes;
-  memset(space->bytes, 0, sizeof space->bytes); /* damaged data is read beyond its end, but never undefined memory */
-  make_tables(jpeg, space, &work.planes);
+  work.bytes = memory;
+  memset(work.bytes, 0, PN_SCAN_BUFFER); /* damaged data is read beyond its end, but never undefined memory */
+  find_tables(jpeg, kept, &work.planes);
   pn_place_planes(&work.planes, memory + fixed);
   return scan->whole_file ? decode_file(&work) : decode_strips(&work);
 }
@@ -186,9 +175,11 @@ int pn_decode_strips_window(const uint8_t *header, size_t header_size, const pn_
                             uint8_t *rgb) {
   pn_jpeg jpeg;
   pn_memory scratch = {NULL, 0};
+  pn_kept_tables kept;
+  memset(kept.codes, 0, sizeof kept.codes);
   pn_result result = pn_parse_jpeg(header, header_size, &jpeg);
   if (result != PN_OK) return result;
-  result = pn_decode_window(&jpeg, scan, *window, rgb, 3 * (size_t)window->width, &scratch);
+  result = pn_decode_window(&jpeg, scan, *window, rgb, 3 * (size_t)window->width, &scratch, &kept);
   pn_release(&scratch);
   return result;
 }

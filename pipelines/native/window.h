@@ -1,8 +1,7 @@
 /* Decodes a window of a JPEG, from a whole file or from the restart strips of a baseline JPEG. */
 #pragma once
 
-#include "jpeg_header.h"
-#include "scan_bits.h"
+#include "huffman.h"
 
 #define PN_EOI 0xD9
 
@@ -22,9 +21,10 @@ typedef struct {
  * In a whole file all MCUs down to the window are read (all scans of a progressive file), and the next marker except
  * restarts must be the end of the image. In strips only the segments that the window needs are read. PN_UNSUPPORTED if
  * libjpeg would warn about or repair the data read, if the window does not lie in the image, or if the strips do not
- * have the restart markers that the image's size requires; `rgb` may have been written to. */
+ * have the restart markers that the image's size requires; `rgb` may have been written to. `kept` belongs to the
+ * thread, as `scratch` does. */
 pn_result pn_decode_window(const pn_jpeg *jpeg, const pn_scan *scan, pn_window window, uint8_t *rgb, size_t stride,
-                           pn_memory *scratch);
+                           pn_memory *scratch, pn_kept_tables *kept);
 
 /* Return the first marker from `at` on, NULL if there is none; with `restarts`, restart markers are skipped. */
 const uint8_t *pn_find_marker(const uint8_t *at, const uint8_t *end, int restarts);

@@ -66,13 +66,13 @@ def scene(kind: str, height: int, width: int, quality: int = 85) -> bytes:
 
 
 @cache
-def _stage(native: ctypes.CDLL) -> NativeStage:
+def stage_of(native: ctypes.CDLL) -> NativeStage:
     return NativeStage(native, 2**62, apply_exif=False)
 
 
 def file_window(native: ctypes.CDLL, data: bytes, window: Window) -> npt.NDArray[np.uint8] | None:
     """Return a window of a file, not resized."""
-    (memory, pixels), stage, rows = _memory(window), _stage(native), np.zeros(1, ROW)
+    (memory, pixels), stage, rows = _memory(window), stage_of(native), np.zeros(1, ROW)
     held = np.frombuffer(data or b"\0", np.uint8)
     rows["kind"], rows["offset"], rows["size"] = ENCODED, held.ctypes.data, len(data)
     assert stage.load(rows, NO_NAMES)
