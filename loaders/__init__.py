@@ -9,6 +9,7 @@ from penstock.loaders.dali.dali_engine import DaliOptions
 from penstock.loaders.data.cache.format import Encoding
 from penstock.loaders.data.fields.field_specs import Boxes, Coco, Keypoints, Masks, Yolo
 from penstock.loaders.data.fields.geometry import Geometry
+from penstock.loaders.data.fields.image_targets import ImageTargets
 from penstock.loaders.data.sources.contract import Source
 from penstock.loaders.data.tables.field_columns import Column
 from penstock.loaders.drop_in.data_loader import DataLoader
@@ -38,6 +39,7 @@ __all__ = [
     "Encoding",
     "EpochLedger",
     "Geometry",
+    "ImageTargets",
     "Keypoints",
     "Loader",
     "LoaderError",

@@ -20,7 +20,7 @@ class PipelineSettings(TypedDict, total=False):
     crop: Crop
     scale: tuple[float, float]
     ratio: tuple[float, float]
-    center_fraction: float
+    center_fraction: float | None
     shorter_side: int | tuple[int, int] | None
     padding: int
     jitter: tuple[float, float]

@@ -72,6 +72,10 @@ def _keeps_channels(channels: int, depth: int) -> bool:
     return channels not in (1, 3) or depth == 32
 
 
+def _checked_fraction(value: Any) -> float | None:
+    return None if value is None else checked_number("center_fraction", value, high=1, above=0)
+
+
 def _checked_side(value: Any) -> tuple[int, int] | None:
     """Return the lowest and highest length of the shorter side."""
     if value is None:
@@ -110,7 +114,8 @@ class ImagePipeline:
             `size`, with its aspect; "five" and "ten" are torchvision's FiveCrop and TenCrop, one crop per view.
         scale: lowest and highest share of the image's area, for "random_resized".
         ratio: lowest and highest aspect (width / height) of the window, for "random_resized".
-        center_fraction: side of the window, as a share of the largest that fits, for "center", "five" and "ten".
+        center_fraction: side of the window, as a share of the largest that fits, for "center", "five" and "ten". None
+            keeps the scale: the crops are `size` pixels of the image, as with torchvision's CenterCrop alone.
         shorter_side: length in pixels to which the shorter side is resized before the crop, as torchvision's Resize
             does, for "center", "five", "ten" and "random"; for "random", (low, high) draws it. None: no such resize,
             and "random" keeps the scale.
@@ -146,7 +151,7 @@ class ImagePipeline:
     crop: Crop = "random_resized"
     scale: tuple[float, float] = (0.08, 1.0)
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
-    center_fraction: float = 0.875
+    center_fraction: float | None = 0.875
     shorter_side: int | tuple[int, int] | None = None
     padding: int = 0
     jitter: tuple[float, float] = (0.1, 2.0)
@@ -182,7 +187,7 @@ class ImagePipeline:
             size=checked_tuple("size", self.size, ("height", "width"), partial(checked_int, low=1, high=MAX_SIDE)),
             scale=checked_interval("scale", self.scale, highest=1),
             ratio=checked_interval("ratio", self.ratio),
-            center_fraction=checked_number("center_fraction", self.center_fraction, high=1, above=0),
+            center_fraction=_checked_fraction(self.center_fraction),
             shorter_side=_checked_side(self.shorter_side),
             padding=checked_int("padding", self.padding, 0),
             jitter=checked_interval("jitter", self.jitter, highest=_MAX_JITTER),
@@ -237,6 +242,7 @@ class ImagePipeline:
     def is_plain(self) -> bool:
         """Whether images are colour crops that fill the output and are not turned: all decoders can make these."""
         placed = self.crop not in ("random_resized", "center", "full") or self.shorter_side is not None
+        placed = placed or (self.crop == "center" and self.center_fraction is None)
         plain = (self.channels, self.depth) == (3, 8) and self.interpolation in ("bilinear", "bicubic", "random")
         return plain and not placed and not self.vertical_flip and not self.rotate90
 
@@ -244,6 +250,12 @@ class ImagePipeline:
     def keeps_channels(self) -> bool:
         """Whether images keep their channels as stored; if not, grey and colour are converted to `channels`."""
         return _keeps_channels(self.channels, self.depth)
+
+    @property
+    def keeps_scale(self) -> bool:
+        """Whether crops are pixels of the image, without a resize."""
+        is_cut = self.crop == "random" or (self.crop in ("center", "five", "ten") and self.center_fraction is None)
+        return is_cut and self.shorter_side is None
 
     @property
     def num_views(self) -> int:
@@ -283,7 +295,7 @@ def imagenet_train(size: int | tuple[int, int] = 224, **settings: Unpack[Pipelin
 
 
 def imagenet_eval(
-    size: int | tuple[int, int] = 224, *, center_fraction: float = 0.875, **unknown: object
+    size: int | tuple[int, int] = 224, *, center_fraction: float | None = 0.875, **unknown: object
 ) -> ImagePipeline:
     """Return the usual pipeline for evaluation: a centre crop with the field of view of `Resize(256), CenterCrop(224)`.
 

@@ -12,7 +12,7 @@ from importlib import import_module
 import numpy as np
 
 from penstock.loaders.cache_build.build_progress import BuildProgress
-from penstock.loaders.cache_build.chunks import encode_in_order, mask_names
+from penstock.loaders.cache_build.chunks import encode_in_order, picture_names
 from penstock.loaders.cache_build.disk_space import ensure_room, write_errors_as_loader_errors
 from penstock.loaders.cache_build.freshness import build_key, build_versions, is_improvable, source_identity, why_stale
 from penstock.loaders.cache_build.hdf5_frame import Tables, frame_bytes, is_cache_file, table_digests
@@ -166,7 +166,7 @@ def _build(request: BuildRequest, dest: bytes, lock: BuildLock) -> BuiltFile:
     try:
         with write_errors_as_loader_errors(dest):
             key = build_key(request.source, request.encoding, request.shard)
-            folder = take_folder(dest, key, 1 + len(mask_names(request.source)))
+            folder = take_folder(dest, key, 1 + len(picture_names(request.source)))
         with contextlib.closing(folder):
             resumed = folder.num_samples
             _fill(request, dest, folder, lock)

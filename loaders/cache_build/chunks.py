@@ -11,14 +11,15 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.cache_build.encode import SampleEncoder, Stored, mask_as_file
+from penstock.loaders.cache_build.encode import SampleEncoder, Stored, field_as_file
 from penstock.loaders.data.cache.format import RECORD, Encoding
 from penstock.loaders.data.sources.contract import Source, field_kinds_of, has_fields, is_fetching
 from penstock.loaders.data.sources.source_faults import call_source, name_sample
 from penstock.loaders.run.workers.pool import map_in_workers
 from penstock.pipelines.errors import LoaderError
-from penstock.pipelines.fields.field_kinds import of_kind
+from penstock.pipelines.fields.field_kinds import pictures_of
 from penstock.pipelines.fields.masks import encode_mask
+from penstock.pipelines.sample.decode_bands import pack_array
 
 MAX_CHUNK_SAMPLES = 64
 CHUNK_BYTES = 4 << 20  # target size of a chunk, once the mean size of the images is known
@@ -38,7 +39,7 @@ class Chunk:
 
     Attributes:
         task: the encoded samples.
-        records: RECORD [n] with offset 0; each sample's record is followed by those of its masks.
+        records: RECORD [n] with offset 0; each sample's record is followed by those of its masks and image targets.
         payload: the stored bytes, concatenated.
         source_bytes: number of bytes read from the source.
         kept: reason -> number of JPEGs stored unchanged.
@@ -64,7 +65,7 @@ class ChunkEncoder:
         """Encode a task's samples; calls `working_on(sample)` before each. Raises as source and encoder do."""
         source, encoder = self._source, self._encoder or SampleEncoder(self._encoding)
         self._encoder = encoder
-        indices, masks = np.arange(*task, dtype=np.int64), mask_names(source)
+        indices, pictures = np.arange(*task, dtype=np.int64), picture_names(source)
         parts: list[Stored] = []
         kept: Counter[str] = Counter()
         bad: Counter[str] = Counter()
@@ -76,7 +77,7 @@ class ChunkEncoder:
             try:
                 data = call_source(source.read, sample)
                 stored = encoder.encode(data, label)
-                files = [_encode_mask(source, name, sample) for name in masks]
+                files = [_encode_picture(source, name, sample) for name in pictures]
             except LoaderError as error:
                 raise error.locate(sample=sample, path=name_sample(source, sample)) from error
             source_bytes += len(data) if isinstance(data, bytes) else data.nbytes
@@ -88,16 +89,18 @@ class ChunkEncoder:
         return Chunk(task, records, b"".join(part.data for part in parts), source_bytes, dict(kept), dict(bad))
 
 
-def mask_names(source: Source) -> list[str]:
-    """Return the names of the mask fields of `source`."""
-    return list(of_kind(field_kinds_of(source), "mask"))
+def picture_names(source: Source) -> list[str]:
+    """Return the names of the masks and image targets of `source`."""
+    return list(pictures_of(field_kinds_of(source)))
 
 
-def _encode_mask(source: Source, name: str, sample: int) -> Stored:
-    """Return a mask as a cache stores it: a file unchanged, an array encoded as a file. Raises LoaderError."""
+def _encode_picture(source: Source, name: str, sample: int) -> Stored:
+    """Return a picture as a cache stores it: a file unchanged, an array encoded as a file. Raises LoaderError."""
     assert has_fields(source)
-    mask = call_source(source.mask, name, sample)
-    return mask_as_file(mask if isinstance(mask, bytes) else encode_mask(mask))
+    picture = call_source(source.mask, name, sample)
+    if not isinstance(picture, bytes):
+        picture = encode_mask(picture) if source.field_kinds[name].kind == "mask" else pack_array(picture)
+    return field_as_file(picture)
 
 
 def encode_in_order(

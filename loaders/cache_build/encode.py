@@ -331,8 +331,8 @@ def _as_pixels(pixels: Pixels, origin: _Origin) -> Stored:
     return Stored(record, stored)
 
 
-def mask_as_file(data: bytes) -> Stored:
-    """Return the file of a mask as a cache stores it."""
+def field_as_file(data: bytes) -> Stored:
+    """Return the file of a mask or image target as a cache stores it."""
     return _as_file(data, _Origin(0))
 
 

@@ -75,7 +75,7 @@ def verify_cache(cache: Hdf5Cache, *, progress: OnProgress | None = None, worker
     """
 
     def check(index: int) -> str:
-        for mask in cache.about[0].masks:
+        for mask in cache.about[0].pictures:
             cache.mask(mask, index)
         return find_damage(Record._make(cache.records[index].item()), cache.stored(index), len(cache.classes))
 

@@ -96,11 +96,12 @@ def with_fields(source: SourceLike, **fields: Any) -> Source:
         with_fields("images", mask="masks")  # {"images": ..., "labels": ..., "mask": uint8 [batch, height, width]}
         with_fields("images", boxes=Boxes(corners, classes, names=["cat", "dog"]), caption=captions)
         with_fields("images", coco="instances.json")
+        with_fields("low", sharp=ImageTargets("high", scale=4))  # uint8 [batch, 3, 4 * height, 4 * width]
         with_fields("train.parquet", mask=Column("mask"), boxes=Boxes(Column("boxes"), Column("classes")))
 
-    Masks, boxes and keypoints follow the crop, rotation and flip of their image, and the geometric operations of
-    auto_augment. With several views each is a tuple with one element per view. They cannot be combined with mixup and
-    cutmix.
+    Masks, image targets, boxes and keypoints follow the crop, rotation and flip of their image, and the geometric
+    operations of auto_augment. With several views each is a tuple with one element per view. They cannot be combined
+    with mixup and cutmix.
 
     Boxes are served as lists of float32 [k, 4], one tensor per image, with `boxes_classes`, int64 [k]: detection models
     expect one dict of such tensors per image. Boxes(..., padded=True) serves [batch, most, 4], [batch, most] (-1 after
@@ -109,12 +110,13 @@ def with_fields(source: SourceLike, **fields: Any) -> Source:
     Args:
         source: any source that open_source accepts; its options may be passed together with the fields.
         fields: by name. For the name `mask`, the arguments of Masks; `boxes`, of Boxes; `keypoints`, of Keypoints;
-            `coco`, the path of a JSON file; `yolo`, a folder of text files. For any name: Masks, Boxes, Keypoints, Coco
-            or Yolo; a list of strings, bytes or JSON objects, one per sample in the order of the data; a function that
-            maps a sample's name to such a value; or open_source("a.tar", image="txt") for the texts in tars. These are
-            served as lists. Column("name") replaces a list: it names a column of the table, data frame, Parquet or
-            Arrow files passed as `source`, or of another table. With subset= or max_per_class=, pass a list for all
-            samples of the data, or for those of the part only; a Column always covers all samples.
+            `coco`, the path of a JSON file; `yolo`, a folder of text files. For any name: Masks, ImageTargets, Boxes,
+            Keypoints, Coco or Yolo; open_source(...) of images, served as ImageTargets(open_source(...)); a list of
+            strings, bytes or JSON objects, one per sample in the order of the data; a function that maps a sample's
+            name to such a value; or open_source("a.tar", image="txt") for the texts in tars. These are served as lists.
+            Column("name") replaces a list: it names a column of the table, data frame, Parquet or Arrow files passed as
+            `source`, or of another table. With subset= or max_per_class=, pass a list for all samples of the data, or
+            for those of the part only; a Column always covers all samples.
 
     Raises ValueError for fields that do not fit the data, and the errors of open_source.
     """

@@ -13,7 +13,7 @@ import torch
 from typing_extensions import Unpack
 
 from penstock.loaders.data.labels.labelled import warn_of_lost_labels, warn_of_no_labels
-from penstock.loaders.data.sources.contract import Source, has_fields, is_cache
+from penstock.loaders.data.sources.contract import Source, field_kinds_of, has_fields, is_cache
 from penstock.loaders.front.backend_choice import Choice, choose_named, choose_saved
 from penstock.loaders.front.backends import BACKENDS
 from penstock.loaders.front.choose_order import choose_order
@@ -43,6 +43,7 @@ from penstock.loaders.run.engine.slots import consumer_bytes
 from penstock.loaders.run.feed.batch_feed import DeviceFeed, Stage
 from penstock.loaders.run.feed.copies import usable_device
 from penstock.pipelines.batch.stage import BatchStage, PatchStage
+from penstock.pipelines.batch.target_stage import TargetStage, target_stages
 from penstock.pipelines.messages.checked import checked_bool, checked_int
 from penstock.pipelines.sample.decode import NATIVE
 from penstock.pipelines.spec import ImagePipeline, checked_views
@@ -286,8 +287,9 @@ def create_loader(  # noqa: PLR0913  this function accepts all settings of a loa
             **({} if text is None else text.saved),
         },
     )
+    targets = target_stages(field_kinds_of(data), target, memory_format)
     return Loader(
-        partial(_open, choice.backend.name, planner, choice.options, stages, batch_transform, with_geometry),
+        partial(_open, choice.backend.name, planner, choice.options, stages, targets, batch_transform, with_geometry),
         schedule,
         state,
         policy,
@@ -305,6 +307,7 @@ def _open(
     planner: BatchPlanner,
     options: WorkerOptions,
     stages: Sequence[Stage],
+    targets: Mapping[str, TargetStage],
     batch_transform: Callable[..., Any] | None,
     with_geometry: bool,
     schedule: Schedule,
@@ -322,7 +325,7 @@ def _open(
     if planner.text is not None:
         steps.append(partial(serve_text, planner.source, planner.text, schedule))
     more: Any = {"steps": steps, "seed": schedule.seed, "pad": schedule.pads, "batch_transform": batch_transform}
-    return engine, DeviceFeed(engine.next, engine.ready, stages, **more)
+    return engine, DeviceFeed(engine.next, engine.ready, stages, targets=targets, **more)
 
 
 def _describe(choice: Choice, planner: BatchPlanner, stage: Stage) -> dict[str, object]:

@@ -91,7 +91,7 @@ class RelabelOptions(DataOptions, ReadingOptions, total=False):
 
 
 class FieldOptions(OpenOptions, total=False):
-    """Options of with_fields, and the fields that are made from other values than Masks, Boxes, Keypoints and so on.
+    """Options of with_fields, and the fields that are made from other values than Masks, Boxes, ImageTargets and so on.
 
     Attributes:
         mask: arguments of Masks, such as a folder.

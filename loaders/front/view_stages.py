@@ -12,7 +12,7 @@ import torch
 from penstock.loaders.data.fields.keypoint_pairs import warn_of_unpaired
 from penstock.loaders.data.sources.contract import Source, field_kinds_of, has_targets
 from penstock.loaders.make.layout import image_layout
-from penstock.loaders.make.moving_checks import check_moving, handed_fields
+from penstock.loaders.make.moving_checks import check_moving, check_scaled, handed_fields
 from penstock.loaders.make.own_transform import OwnTransform, list_transforms, try_transforms
 from penstock.loaders.order.schedule import Schedule
 from penstock.loaders.run.feed.batch_feed import Stage
@@ -33,6 +33,7 @@ def checked_transforms(
     check_moving(
         [name for name, kind in kinds.items() if kind.rules.moves] + ["geometry"] * geometry, views, transforms
     )
+    check_scaled(kinds, views)
     warn_of_unpaired(kinds, views)
     return transforms
 

@@ -10,16 +10,16 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.data.sources.contract import Source
+from penstock.loaders.data.sources.contract import Source, field_kinds_of
 from penstock.loaders.make.layout import BatchLayout, Part, image_layout, patch_layout
 from penstock.loaders.make.native_rows import Plan, plan_images
 from penstock.loaders.make.own_transform import OwnTransform, transformed_layout
 from penstock.loaders.make.read_ahead import ReadAhead
 from penstock.loaders.make.served_text import TextRule
-from penstock.loaders.make.worker_fields import mask_types
 from penstock.loaders.order.cursor import Cursor
 from penstock.loaders.order.epoch_steps import Shape
 from penstock.loaders.order.schedule import Schedule
+from penstock.pipelines.fields.field_kinds import FieldKind, pictures_of
 from penstock.pipelines.plan.augmentations import AugmentPlan, BatchKey, plan_augmentations
 from penstock.pipelines.plan.crops import choose_filters
 from penstock.pipelines.plan.patch_grids import plan_patches
@@ -191,16 +191,19 @@ class BatchPlanner:
         """Return the layout of a batch before transforms."""
         tokens = () if self.text is None else self.text.extras
         if self.schedule.patch is not None and isinstance(shape, int):
-            patches = patch_layout(self.pipeline, batch_size, self.schedule.patch, shape, self._masks)
+            patches = patch_layout(self.pipeline, batch_size, self.schedule.patch, shape, self.pictures)
             return patches._replace(extras=(*patches.extras, *tokens))
         images = image_layout(self._views(shape), batch_size)
-        masks = ((name, tuple(Part(size, kind) for size in images.crop_sizes)) for name, kind in self._masks)
-        return images._replace(extras=(*masks, *tokens))
+        extras = []
+        for name, kind in self.pictures.items():
+            views = (Part(kind.picture_shape(*size), np.dtype(kind.dtype).str) for size in images.crop_sizes)
+            extras.append((name, tuple(views)))
+        return images._replace(extras=(*extras, *tokens))
 
     @cached_property
-    def _masks(self) -> tuple[tuple[str, str], ...]:
-        """Names and types of masks; cached, because asking the source is the slowest part of planning."""
-        return tuple(mask_types(self.source).items())
+    def pictures(self) -> dict[str, FieldKind]:
+        """Masks and image targets by name; cached, because asking the source is the slowest part of planning."""
+        return pictures_of(field_kinds_of(self.source))
 
     def _views(self, shape: Shape) -> tuple[ImagePipeline, ...]:
         """Return the pipelines with a size. Several views keep their own sizes; only the batch size changes then."""

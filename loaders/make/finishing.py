@@ -22,7 +22,7 @@ from penstock.loaders.data.sources.contract import (
 from penstock.loaders.data.sources.source_faults import name_sample, naming_method
 from penstock.loaders.make.engine_contract import HostBatch, Placed
 from penstock.pipelines.errors import printable
-from penstock.pipelines.fields.field_kinds import FieldKind, of_kind
+from penstock.pipelines.fields.field_kinds import FieldKind, of_kind, pictures_of
 from penstock.pipelines.fields.placement import (
     STILL,
     Floats,
@@ -109,7 +109,7 @@ class ServedFields:
                 doubted = (values[name].lengths > 0) & (~tells | (not has_size))
             elif kind.kind == "keypoints" and not kind.of:
                 doubted = np.ones(len(rows), bool)
-            elif kind.kind != "mask":
+            elif not kind.is_picture:
                 continue
             for row in turned[doubted[turned]][:1].tolist():
                 self._has_warned = True  # first: the warning may be an error
@@ -150,9 +150,9 @@ def _move(
     if moved is None:
         moved = place_fields(kinds, values, rows, batch.sizes, _placing(batch, view))
     served: dict[str, Any] = {}
-    for name, kind in of_kind(kinds, "mask").items():
+    for name, kind in pictures_of(kinds).items():
         served[name] = batch.extras[name][view]
-        served[name][outside] = kind.ignore_index
+        served[name].reshape(*outside.shape, -1, kind.channels)[outside] = kind.outside
     for name, placed in moved.items():
         served |= _serve_boxes(name, kinds, placed) if isinstance(placed, Ragged) else {name: placed}
     return served

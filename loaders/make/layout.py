@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from penstock.pipelines.fields.field_kinds import FieldKind
 from penstock.pipelines.spec import ImagePipeline
 
 _ALIGNMENT = 64
@@ -43,7 +44,8 @@ class BatchLayout(NamedTuple):
         batch_size: rows of each array.
         images: arrays of the images of each view.
         crop_sizes: height and width of each view's images before transforms, in pixels.
-        extras: other arrays that workers make by name: masks, one per view, and tokens of texts, one for all views.
+        extras: other arrays that workers make by name: masks and image targets, one per view, and tokens of texts, one
+            for all views.
         patch: side of the patches, in pixels, into which the image of each row is cut; 0 for whole images.
         crops: input of the transforms of each view, in a worker's memory; () without transforms.
     """
@@ -64,6 +66,11 @@ class BatchLayout(NamedTuple):
     def parts(self) -> tuple[Part, ...]:
         """All arrays, in order."""
         return self.images + tuple(part for _, views in self.extras for part in views)
+
+    def first_extra(self, name: str) -> int:
+        """Return the position of an extra's first view in `parts`."""
+        names = [other for other, views in self.extras for _ in views]
+        return len(self.images) + names.index(name)
 
     @property
     def offsets(self) -> list[int]:
@@ -143,12 +150,15 @@ def image_layout(pipelines: Sequence[ImagePipeline], batch_size: int) -> BatchLa
 
 
 def patch_layout(
-    pipeline: ImagePipeline, batch_size: int, patch: int, length: int, masks: Sequence[tuple[str, str]] = ()
+    pipeline: ImagePipeline, batch_size: int, patch: int, length: int, pictures: Mapping[str, FieldKind]
 ) -> BatchLayout:
     """Return the layout of a batch of patches, [batch, length, patch * patch * channels].
 
-    masks: names and types of masks, which are cut into patches like the images.
+    pictures: masks and image targets by name, which are cut into patches like the images.
     """
     part = Part((length, patch * patch * pipeline.channels), np.dtype(pipeline.sample_dtype).str)
-    extras = tuple((name, (Part((length, patch * patch), kind),)) for name, kind in masks)
+    extras = tuple(
+        (name, (Part((length, math.prod(kind.picture_shape(patch, patch))), np.dtype(kind.dtype).str),))
+        for name, kind in pictures.items()
+    )
     return BatchLayout(batch_size, (part,), extras=extras, patch=patch)

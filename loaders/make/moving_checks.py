@@ -1,4 +1,4 @@
-"""Checks that masks, boxes and keypoints can follow the pixels of their images."""
+"""Checks that masks, image targets, boxes and keypoints can follow the pixels of their images."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from penstock.loaders.make.own_transform import OwnTransform, keeps_size, size_f
 from penstock.pipelines.fields.field_kinds import FieldKind
 from penstock.pipelines.messages.checked import checked_bool
 from penstock.pipelines.messages.user_warnings import warn_user
-from penstock.pipelines.spec import ImagePipeline
+from penstock.pipelines.spec import MAX_SIDE, ImagePipeline
 
 
 def handed_fields(
@@ -29,7 +29,7 @@ def handed_fields(
     stays = transform_moves is not None and not checked_bool("transform_moves", transform_moves)
     given = [function for function in functions if function is not None]
     if transform_moves is not None and not (names and (given or batch_transform is not None)):
-        lacks = "transform or batch_transform" if names else "masks, boxes, keypoints or a geometry"
+        lacks = "transform or batch_transform" if names else "masks, image targets, boxes, keypoints or a geometry"
         raise ValueError(f"transform_moves has no effect without {lacks}: do not pass it")
     leave = "transform_moves=False if it does not move pixels"
     if names and batch_transform is not None and not stays:
@@ -75,3 +75,20 @@ def check_moving(
                 f"{', '.join(own.fields.sided)}: remove it and pass ImagePipeline(flip=0.5), which "
                 "swaps them, or pass swaps=() to the keypoints if they have no left and right points"
             )
+
+
+def check_scaled(kinds: Mapping[str, FieldKind], views: Sequence[ImagePipeline]) -> None:
+    """Raise ValueError for image targets that would be too large; warn of scaled ones whose images are resized."""
+    scaled = {name: kind.scale for name, kind in kinds.items() if kind.scale > 1}
+    for name, scale in scaled.items():
+        largest = max(side for view in views for side in view.size)
+        if largest * scale > MAX_SIDE:
+            raise ValueError(f"{name} with scale={scale} would have {largest * scale} pixels: at most {MAX_SIDE} work")
+    resized = [view.crop for view in views if not view.keeps_scale]
+    if scaled and resized:
+        names = ", ".join(f"{name} (scale={scale})" for name, scale in scaled.items())
+        warn_user(
+            f"crop={resized[0]!r} resizes images and {names}, so that their pixels are no longer those of the files: "
+            "for super-resolution pass ImagePipeline(crop='random'), or for evaluation crop='center', "
+            "center_fraction=None"
+        )

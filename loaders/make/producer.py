@@ -32,7 +32,7 @@ class Producer:
         planner.content(cursor) -> samples, their plan, layout of the slot
           fill_natively   most images            native_rows.py, unless the data or the decoder need Python
           fill_rest       the other images       python_rows.py: read, plan, decode, resize
-          fill_fields     masks; checks boxes    worker_fields.py
+          fill_fields     pictures; checks boxes worker_fields.py
                           tokens of texts        served_text.py
           replace_bad     substitutes, padding   python_rows.py, all of the above for one row
           transform       the user's function    transform_step.py, from crops in its own memory to the slot
@@ -117,11 +117,9 @@ class Producer:
         return done[~unknown] if unknown.any() else done
 
     def _cut_patches(self, batch: BatchPart) -> None:
-        text = self._planner.text
-        tokens = () if text is None else text.extras  # the last arrays of a batch
-        arrays = batch.slot.arrays
-        for array in arrays[: len(arrays) - len(tokens)]:
-            cut_rows(array, batch.slot.rows["place"], batch.slot.layout.patch)
+        scales = [1, *(kind.scale for kind in self._planner.pictures.values())]
+        for array, scale in zip(batch.slot.arrays, scales, strict=False):  # the last arrays are tokens of texts
+            cut_rows(array, batch.slot.rows["place"] * scale, batch.slot.layout.patch * scale)
 
     def _label(self, batch: BatchPart) -> None:
         rows, served = batch.slot.rows, batch.index

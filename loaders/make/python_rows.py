@@ -30,14 +30,20 @@ class PythonRows:
     """Fills the rows that the native library does not support, and those of bad samples; for use in one thread.
 
     Attributes:
-        fields: makes the masks of the source, and checks its boxes.
+        fields: makes the masks and image targets of the source, and checks its boxes.
     """
 
     def __init__(self, planner: BatchPlanner) -> None:
         self._planner = planner
         decoder = ImageDecoder(planner.pipeline, planner.decoder, judge=planner.on_repaired != "ignore")
         self._reader = SampleReader(planner.source, decoder, planner.sound)
-        self.fields = WorkerFields(planner.source, planner.pipelines, in_patches=planner.schedule.rounds is not None)
+        self.fields = WorkerFields(
+            planner.source,
+            planner.pipelines,
+            decoder=planner.decoder,
+            on_repaired=planner.on_repaired,
+            in_patches=planner.schedule.rounds is not None,
+        )
         self._makes_tokens = planner.text is not None and planner.text.tokenizer is not None
         self._resize = RESIZERS[planner.pipeline.resample]
 
@@ -68,15 +74,19 @@ class PythonRows:
         batch.read_s += self._reader.read_s
 
     def fill_fields(self, batch: BatchPart) -> None:
-        """Make masks and tokens of the rows that have an image, and record the samples with wrong fields."""
+        """Make pictures and tokens of the rows that have an image, and record the samples with wrong fields."""
         rows = [row for row in np.flatnonzero(batch.index >= 0).tolist() if row not in batch.bad]
-        for row, error in self._fill_fields(rows, batch, batch.content.augments, batch.slot.first).items():
+        wrong = self._fill_fields(rows, batch, batch.content.augments, batch.slot.first)
+        for row, error in self.fields.repaired.items():
+            batch.repaired[row] = self._repaired(row, int(batch.index[row]), error)
+        for row, error in wrong.items():
             batch.bad[row] = self._bad(row, int(batch.index[row]), error)
             batch.repaired.pop(row, None)
 
     def _fill_fields(self, rows: list[int], batch: BatchPart, augments: Augments, first: int) -> dict[int, LoaderError]:
         """Make the fields of `rows`, and return the errors in samples' fields by row; as in WorkerFields.fill."""
-        planner, wrong = self._planner, self.fields.fill(rows, batch.crops, augments, first, batch.working_on)
+        planner, of_batch = self._planner, (batch.working_on, batch.progress)
+        wrong = self.fields.fill(rows, batch.crops, augments, first, *of_batch)
         rows = [row for row in rows if row not in wrong]
         if self._makes_tokens and rows:
             assert planner.text is not None
@@ -120,6 +130,8 @@ class PythonRows:
                     drawn = planner.draw_augments(batch.cursor, np.array([candidate]), keys)
                     for error in self._fill_fields([row], batch, drawn, -row).values():
                         raise error
+                    for error in self.fields.repaired.values():
+                        batch.repaired[row] = self._repaired(row, candidate, error)
             except LoaderError as error:
                 self._bad(row, candidate, error)
                 batch.repaired.pop(row, None)
@@ -156,7 +168,7 @@ class PythonRows:
             error = LoaderError("E-REPAIRED", f"libjpeg repaired it: {self._reader.repair}")
             if self._planner.on_repaired != "count":
                 raise error
-            batch.repaired[row] = self._bad(row, item.sample, error)._replace(substitute=item.sample)
+            batch.repaired[row] = self._repaired(row, item.sample, error)
         filters = [choose_filter(batch, row, item.sample, view) for view in range(len(plans))]
         for (x, y, w, h), plan, images, number in zip(windows, plans, batch.crops.images, filters, strict=True):
             crop = pixels[y - top : y - top + h, x - left : x - left + w]
@@ -166,6 +178,9 @@ class PythonRows:
             slot = torch.from_numpy(own).permute(0, 3, 1, 2)
             placing: Any = tuple(place), int(plan.turns[at]), self._planner.pipeline.fill, INTERPOLATIONS[number]
             write_sample(crop, slot, bool(plan.flips[at]), self._resize, *placing)
+
+    def _repaired(self, row: int, sample: int, error: LoaderError) -> BadSample:
+        return self._bad(row, sample, error)._replace(substitute=sample)
 
     def _bad(self, row: int, sample: int, error: LoaderError) -> BadSample:
         path = error.path if error.path is not None else name_sample(self._planner.source, sample)

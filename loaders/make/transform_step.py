@@ -27,7 +27,7 @@ from penstock.loaders.make.own.global_draws import (
 )
 from penstock.loaders.make.own_transform import OwnTransform, draw_words
 from penstock.pipelines.errors import LoaderError
-from penstock.pipelines.fields.field_kinds import of_kind
+from penstock.pipelines.fields.field_kinds import pictures_of
 from penstock.pipelines.fields.placement import STILL
 from penstock.pipelines.fields.ragged import Ragged, take_rows
 from penstock.pipelines.messages.user_warnings import warn_user
@@ -141,11 +141,11 @@ def _make_again(make: Make, row: int) -> None:
 
 
 class _MovedRows:
-    """The masks, boxes and keypoints of the rows of one view.
+    """The masks, image targets, boxes and keypoints of the rows of one view.
 
     Args:
-        crops: crops of the batch, with its masks.
-        slot: destination of the masks that a transform has moved.
+        crops: crops of the batch, with its pictures.
+        slot: destination of the pictures that a transform has moved.
     """
 
     def __init__(self, source: FieldSource, crops: Slot, slot: Slot, view: int) -> None:
@@ -157,9 +157,9 @@ class _MovedRows:
             served, values = look_up_fields(source, rows["index"])
             placing = BatchPlan(*columns), crops.layout.crop_sizes[view], STILL
             self._placed = place_fields(kinds, values, served, rows["size"], placing)
-        masks = of_kind(kinds, "mask")
-        self._masks = {name: crops.extras[name][view] for name in masks}
-        self._moved_masks = {name: slot.extras[name][view] for name in masks}
+        pictures = pictures_of(kinds)
+        self._pictures = {name: crops.extras[name][view] for name in pictures}
+        self._moved_pictures = {name: slot.extras[name][view] for name in pictures}
         self._moved: list[RowFields | None] = [None] * len(rows)
 
     def of_row(self, row: int) -> RowFields:
@@ -170,12 +170,12 @@ class _MovedRows:
                 boxes[name] = take_rows(value, np.array([row])).parts
             else:
                 points[name] = value[row]
-        return RowFields({name: masks[row] for name, masks in self._masks.items()}, boxes, points)
+        return RowFields({name: values[row] for name, values in self._pictures.items()}, boxes, points)
 
     def take(self, row: int, moved: RowFields) -> None:
         """Store the fields of a row that a transform has moved."""
-        for name, mask in moved.masks.items():
-            self._moved_masks[name][row] = mask
+        for name, picture in moved.pictures.items():
+            self._moved_pictures[name][row] = picture
         self._moved[row] = moved
 
     def join(self) -> Placed:

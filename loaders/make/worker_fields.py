@@ -1,9 +1,9 @@
-"""WorkerFields: makes the masks of rows with finished images, and checks their boxes."""
+"""WorkerFields: makes the masks and image targets of rows with finished images, and checks their boxes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -11,15 +11,23 @@ import numpy.typing as npt
 from penstock.loaders.data.sources.contract import Source, field_kinds_of, has_fields, has_moving_fields
 from penstock.loaders.data.sources.source_faults import call_source, naming_method
 from penstock.loaders.make.layout import Slot
+from penstock.loaders.make.native_targets import NATIVE_ROWS, NativeTargets, native_targets
 from penstock.pipelines.errors import LoaderError
-from penstock.pipelines.fields.field_kinds import of_kind
-from penstock.pipelines.fields.masks import decode_mask, window_of_mask
+from penstock.pipelines.fields.field_kinds import PICTURES, FieldKind, of_kind, pictures_of
+from penstock.pipelines.fields.masks import decode_mask
+from penstock.pipelines.fields.pictures import Picture, Values, crop_array, place_window, scale_window
 from penstock.pipelines.fields.placement import corners_of, find_other_sizes, find_outside
+from penstock.pipelines.native.rows import Progress
 from penstock.pipelines.plan.augmentations import AugmentPlan
-from penstock.pipelines.plan.moves import move_mask
+from penstock.pipelines.plan.moves import move_picture
 from penstock.pipelines.sample.orientation import swaps_sides
 from penstock.pipelines.sample.patches import view_image
+from penstock.pipelines.sample.target_decoder import TargetDecoder
 from penstock.pipelines.spec import ImagePipeline
+
+Errors = dict[int, LoaderError]  # by row
+Files = dict[int, bytes | Values]  # by row
+_WATCHED = lambda sample: None  # noqa: E731
 
 
 class WorkerFields:
@@ -27,22 +35,39 @@ class WorkerFields:
 
     Args:
         pipelines: the pipeline of each view.
-        in_patches: store each mask as a whole image at the beginning of its row, in the memory for patches.
+        decoder: name of the JPEG decoder for image targets.
+        on_repaired: policy for a target that libjpeg repairs; see BadSamplePolicy.
+        in_patches: store each picture as a whole at the beginning of its row, in the memory for patches.
 
     Attributes:
         moves: whether some fields follow the crop of their image.
         has_work: whether there is anything to make or to check.
+        repaired: row -> the error of a target that libjpeg has repaired and that is served, after the latest fill().
     """
 
-    def __init__(self, source: Source, pipelines: Sequence[ImagePipeline], *, in_patches: bool = False) -> None:
+    def __init__(
+        self,
+        source: Source,
+        pipelines: Sequence[ImagePipeline],
+        *,
+        decoder: str = "auto",
+        on_repaired: str = "ignore",
+        in_patches: bool = False,
+    ) -> None:
         self._in_patches, exif = in_patches, pipelines[0].exif
         self._moves_pixels = [pipeline.augment.moves_pixels for pipeline in pipelines]
         self._source = source if has_fields(source) else None
-        kinds = {} if self._source is None else self._source.field_kinds
-        self._masks = of_kind(kinds, "mask")
-        self._boxes = of_kind(kinds, "boxes")
+        kinds = field_kinds_of(source)
+        self._pictures, self._boxes = pictures_of(kinds), of_kind(kinds, "boxes")
+        self._raises_repaired = on_repaired != "count"
+        judge = on_repaired != "ignore"
+        targets = of_kind(kinds, "image").items()
+        self._decoders = {name: TargetDecoder(kind, pipelines[0], decoder, judge=judge) for name, kind in targets}
+        native = {name: native_targets(kind, pipelines[0], decoder) for name, kind in targets if not in_patches}
+        self._native: Mapping[str, NativeTargets] = {name: each for name, each in native.items() if each is not None}
+        self.repaired: Errors = {}
         self.moves = has_moving_fields(source)
-        self.has_work = bool(self._masks or self._boxes)
+        self.has_work = bool(self._pictures or self._boxes)
         self._exif, self._other_exif = exif, "ignore" if exif == "apply" else "apply"
 
     def fill(
@@ -51,59 +76,103 @@ class WorkerFields:
         crops: Slot,
         augments: Sequence[AugmentPlan | None],
         first: int,
-        working_on: Callable[[int], None] = lambda sample: None,
-    ) -> dict[int, LoaderError]:
-        """Write the masks of `rows` of `crops`, and return the errors in samples' fields by row.
+        working_on: Callable[[int], None] = _WATCHED,
+        progress: Progress | None = None,
+    ) -> Errors:
+        """Write the pictures of `rows` of `crops`, and return the errors in samples' fields by row.
 
         augments: augmentations of the batch stage for each view; `crops` begins at their row `first`.
-        working_on: called with each sample before its masks are read.
+        working_on, progress: as in BatchPart.
         """
+        self.repaired = {}
         if not rows:
             return {}
-        about, masks = crops.rows, crops.extras
-        wrong = self._check_boxes(rows, about[rows]) if self._boxes else {}
-        for row in rows if self._masks else ():
-            working_on(int(about["index"][row]))
-            try:
-                for name in self._masks:
-                    views = [view[row] for view in masks[name]]
+        wrong = self._check_boxes(rows, crops.rows[rows]) if self._boxes else {}
+        for name, kind in self._pictures.items():
+            native = self._native.get(name)
+            at_once = 1 if native is None else NATIVE_ROWS  # their files are in memory together
+            left = [row for row in rows if row not in wrong]
+            for start in range(0, len(left), at_once):
+                files = self._read_files(name, left[start : start + at_once], crops, wrong, working_on)
+                done = native.fill(name, files, crops, working_on, progress) if native is not None else set()
+                for row, file in files.items():
                     try:
-                        self._fill_mask(name, about[row], views)
+                        if row not in done:
+                            self._fill_picture(name, file, crops, row)
                     except LoaderError as error:
-                        raise error.locate(path=self._find_file(name, int(about["index"][row]))) from error
-                    for out, plan, moves_pixels in zip(views, augments, self._moves_pixels, strict=True):
+                        wrong[row] = error.locate(path=self._find_file(name, int(crops.rows["index"][row])))
+                        continue
+                    for view, plan, moves_pixels in zip(crops.extras[name], augments, self._moves_pixels, strict=True):
                         if plan is not None and moves_pixels:
-                            out[...] = move_mask(out, plan, first + row, self._masks[name].ignore_index)
-            except LoaderError as error:
-                wrong[row] = error
+                            view[row] = _move(kind, view[row], plan, first + row)
         return wrong
+
+    def _read_files(
+        self, name: str, rows: list[int], crops: Slot, wrong: Errors, working_on: Callable[[int], None]
+    ) -> Files:
+        """Return the pictures of rows, files or arrays; add errors to `wrong`."""
+        assert self._source is not None
+        files: Files = {}
+        for row in rows:
+            sample = int(crops.rows["index"][row])
+            working_on(sample)
+            try:
+                files[row] = call_source(self._source.mask, name, sample)
+            except LoaderError as error:
+                wrong[row] = error.locate(path=self._find_file(name, sample))
+        return files
 
     def _find_file(self, name: str, index: int) -> bytes | None:
         """Return the path of the file with a field of a sample, if the source knows it."""
         find = getattr(self._source, "field_path", None)
         return None if find is None else find(name, index)
 
-    def _fill_mask(self, name: str, about: np.void, views: list[npt.NDArray[Any]]) -> None:
-        assert self._source is not None
-        kind = self._masks[name]
-        mask = decode_mask(call_source(self._source.mask, name, int(about["index"])))
-        width, height = about["size"].tolist()
-        if mask.shape != (height, width):
-            size = "x".join(map(str, mask.shape[::-1]))
-            cause = f"field {name!r}: the mask has {size} pixels, but its image has {width}x{height}"
-            fix = "give each image a mask of its size, or pass on_bad_sample='replace'"
-            if mask.shape == (width, height) and width != height and swaps_sides(int(about["exif"])):
-                fix = f"pass ImagePipeline(exif={self._other_exif!r}), or give each image a mask of its size"
-            raise LoaderError("E-DATASET", cause, fix=fix)
-        if mask.dtype != views[0].dtype:
-            low, high, held = int(mask.min(initial=0)), int(mask.max(initial=0)), np.iinfo(views[0].dtype)
-            if low < held.min or high > held.max:
-                cause = f"field {name!r}: the mask has values from {low} to {high}, but {kind.dtype} has {held.min} to "
-                raise LoaderError("E-DATASET", f"{cause}{held.max}", fix="pass Masks(..., dtype='int32')")
+    def _fill_picture(self, name: str, file: bytes | Values, crops: Slot, row: int) -> None:
+        kind, decoder, about = self._pictures[name], self._decoders.get(name), crops.rows[row]
+        views = [view[row] for view in crops.extras[name]]
+        picture = _open_mask(name, kind, file) if decoder is None else decoder.open(file)
+        self._check_size(name, kind, picture, about)
         drawn = (np.reshape(about[column], (len(views), -1)).tolist() for column in ("window", "place", "turn", "flip"))
-        for out, window, place, (turn,), (flip,) in zip(views, *drawn, strict=True):
-            out = view_image(out, place[2], place[3], 1)[..., 0] if self._in_patches else out
-            window_of_mask(mask, tuple(window), tuple(place), out.shape, turn, flip, kind.ignore_index, out)
+        windows, places, turns, flips = drawn
+        scaled = [scale_window(tuple(window), kind.scale) for window in windows]
+        left, top = min(x for x, _, _, _ in scaled), min(y for _, y, _, _ in scaled)
+        right, bottom = max(x + w for x, _, w, _ in scaled), max(y + h for _, y, _, h in scaled)
+        values = picture.crop((left, top, right - left, bottom - top))
+        if decoder is not None and decoder.repair:
+            self._note_repair(row, f"field {name!r}: libjpeg repaired the target: {decoder.repair}")
+        for out, (x, y, w, h), place, (turn,), (flip,) in zip(views, scaled, places, turns, flips, strict=True):
+            at = scale_window(tuple(place), kind.scale)
+            if self._in_patches:
+                whole = view_image(out, at[2], at[3], kind.channels)
+                out = whole[..., 0] if kind.target is None else whole
+            filter_of = "nearest" if kind.target is None else kind.target.interpolation
+            place_window(crop_array(values, (x - left, y - top, w, h)), at, out, turn, flip, kind.outside, filter_of)
+
+    def _note_repair(self, row: int, cause: str) -> None:
+        error = LoaderError("E-REPAIRED", cause)
+        if self._raises_repaired:
+            raise error
+        self.repaired[row] = error
+
+    def _check_size(self, name: str, kind: FieldKind, picture: Picture, about: np.void) -> None:
+        """Raise LoaderError for a picture that does not have the size of its image, times the field's scale."""
+        width, height = about["size"].tolist()
+        is_now, wanted = (picture.width, picture.height), (width * kind.scale, height * kind.scale)
+        if is_now == wanted:
+            return
+        what, size = PICTURES[kind.kind], "x".join(map(str, is_now))
+        cause = f"field {name!r}: the {what} has {size} pixels, but its image has {width}x{height}"
+        fix = f"give each image a {what} of its size, or pass on_bad_sample='replace'"
+        if kind.target is not None:
+            fix = f"give each image a {what} of {kind.scale} times its sides, or pass on_bad_sample='replace'"
+            cause += f", and scale={kind.scale} needs {wanted[0]}x{wanted[1]}"
+            factors = {have / need for have, need in zip(is_now, (width, height), strict=True)}
+            factor = min(factors)
+            if len(factors) == 1 and factor == int(factor):
+                fix = f"pass ImageTargets(..., scale={int(factor)})"
+        if is_now == wanted[::-1] and width != height and swaps_sides(int(about["exif"])):
+            fix = f"pass ImagePipeline(exif={self._other_exif!r}), or give each image a {what} of its size"
+        raise LoaderError("E-DATASET", cause, fix=fix)
 
     def _check_boxes(self, rows: list[int], about: npt.NDArray[np.void]) -> dict[int, LoaderError]:
         assert self._source is not None
@@ -143,7 +212,19 @@ class WorkerFields:
         return LoaderError("E-DATASET", cause, fix=fix)
 
 
-def mask_types(source: Source) -> dict[str, str]:
-    """Return the dtype of each mask of `source` by name."""
-    kinds = field_kinds_of(source)
-    return {name: np.dtype(kind.dtype).str for name, kind in of_kind(kinds, "mask").items()}
+def _open_mask(name: str, kind: FieldKind, file: bytes | Values) -> Picture:
+    """Return a mask. Raises LoaderError for values that do not fit the field's type."""
+    mask = decode_mask(file)
+    if mask.dtype != kind.dtype:
+        low, high, held = int(mask.min(initial=0)), int(mask.max(initial=0)), np.iinfo(kind.dtype)
+        if low < held.min or high > held.max:
+            cause = f"field {name!r}: the mask has values from {low} to {high}, but {kind.dtype} has {held.min} to "
+            raise LoaderError("E-DATASET", f"{cause}{held.max}", fix="pass Masks(..., dtype='int32')")
+    height, width = mask.shape
+    return Picture(width, height, partial(crop_array, mask))
+
+
+def _move(kind: FieldKind, values: Values, plan: AugmentPlan, row: int) -> Values:
+    """Return a picture after the moves of the batch stage."""
+    is_smooth = kind.target is not None and kind.target.interpolation != "nearest"
+    return move_picture(values, plan, row, kind.outside, scale=kind.scale, is_smooth=is_smooth)

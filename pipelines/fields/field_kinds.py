@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from penstock.pipelines.messages.checked import checked_choice
+from penstock.pipelines.messages.checked import checked_choice, set_checked
 
 # Ultralytics' training drops boxes below this share after its crops. By default, torchvision and albumentations keep
 # any sliver, but a model cannot learn a class from a sliver.
@@ -34,6 +35,7 @@ class KindRules(NamedTuple):
 
 RULES = {
     "mask": KindRules(moves=True, elements=()),
+    "image": KindRules(moves=True, elements=()),
     "boxes": KindRules(moves=True, elements=(("<f4", (4,)), ("<i8", ()), ("<i4", (2,)))),  # class, size of the image
     "keypoints": KindRules(moves=True),
     "integer": KindRules(elements=(("<i8", ()),), empty=-1),
@@ -45,6 +47,33 @@ RULES = {
     "bytes": KindRules(empty=b"", encode=bytes),
     "json": KindRules(encode=lambda value: json.dumps(value).encode(), decode=json.loads),
 }
+
+
+PICTURES = {"mask": "mask", "image": "target"}  # kinds with a file or array per sample, and their name in messages
+
+
+@dataclass(frozen=True, kw_only=True)
+class TargetRules:
+    """How an image target is made and served.
+
+    Attributes:
+        channels: number of its channels.
+        scale: its sides as a multiple of the image's.
+        interpolation: filter of its resize, one of INTERPOLATIONS.
+        fill: level of pixels outside the image, one per channel.
+        mean, std: served is `(level - mean) / std`, one number per channel; () for the levels themselves.
+    """
+
+    channels: int
+    scale: int
+    interpolation: str
+    fill: tuple[float, ...]
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        # All NaNs become one object, because equal tuples have equal or identical elements.
+        set_checked(self, fill=tuple(math.nan if level != level else level for level in self.fill))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,12 +89,13 @@ class FieldKind:
         swaps: for keypoints, pairs that change places in a mirror image, such as left and right hand.
         points: for keypoints, their number in a set.
         padded: for boxes and keypoints, whether a batch has one padded tensor instead of a list of tensors.
-        dtype: for masks, "uint8", "uint16" or "int32".
+        dtype: for masks, "uint8", "uint16" or "int32"; for image targets, "uint8", "uint16" or "float32".
         ignore_index: for masks, the value of pixels outside the image.
         first_class: for boxes, the number of the first class as served; a source counts from 0.
         unpaired: for keypoints, whether left and right are not declared: they may be exchanged in a mirrored image.
         category_ids: for boxes, the ids of their classes in the source file; empty for numbers from 0, None if joined
             files have different ids.
+        target: for image targets, their other rules.
     """
 
     kind: str
@@ -82,9 +112,12 @@ class FieldKind:
     first_class: int = field(default=0, repr=False)
     category_ids: tuple[int | str | None, ...] = field(default=(), repr=False)
     unpaired: bool = field(default=False, repr=False, compare=False)  # older caches do not store it
+    target: TargetRules | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         checked_choice("kind", self.kind, tuple(RULES))
+        if (self.kind == "image") != (self.target is not None):
+            raise ValueError(f"fields of kind image have a target, and no others, got {self}")
 
     @property
     def rules(self) -> KindRules:
@@ -94,7 +127,33 @@ class FieldKind:
     @property
     def is_ragged(self) -> bool:
         """Whether the number of elements varies between samples: boxes, keypoints of boxes, the bytes of a text."""
-        return bool(self.of) if self.kind == "keypoints" else self.kind not in ("mask", "integer")
+        return bool(self.of) if self.kind == "keypoints" else self.kind not in (*PICTURES, "integer")
+
+    @property
+    def is_picture(self) -> bool:
+        """Whether each sample has a file or an array with a value per pixel: masks and image targets."""
+        return self.kind in PICTURES
+
+    @property
+    def scale(self) -> int:
+        """Sides of a mask or image target as a multiple of the image's."""
+        return 1 if self.target is None else self.target.scale
+
+    @property
+    def channels(self) -> int:
+        """Number of values per pixel of a mask or image target."""
+        return 1 if self.target is None else self.target.channels
+
+    @property
+    def outside(self) -> int | tuple[float, ...]:
+        """Value of a mask's or image target's pixels outside the image."""
+        return self.ignore_index if self.target is None else self.target.fill
+
+    def picture_shape(self, height: int, width: int) -> tuple[int, ...]:
+        """Return the shape of a mask or image target that belongs to an image of this size."""
+        if self.target is None:
+            return height, width
+        return height * self.scale, width * self.scale, self.target.channels
 
     @property
     def elements(self) -> Elements:
@@ -105,3 +164,8 @@ class FieldKind:
 def of_kind(kinds: Mapping[str, FieldKind], kind: str, of: str = "") -> dict[str, FieldKind]:
     """Return the fields in `kinds` that are of one kind; for keypoints, only those that belong to the boxes `of`."""
     return {name: each for name, each in kinds.items() if (each.kind, each.of) == (kind, of)}
+
+
+def pictures_of(kinds: Mapping[str, FieldKind]) -> dict[str, FieldKind]:
+    """Return the fields in `kinds` that are masks or image targets."""
+    return {name: each for name, each in kinds.items() if each.is_picture}

@@ -1,4 +1,4 @@
-"""Decodes masks and resizes windows of them by nearest neighbour."""
+"""Decodes masks, and encodes them for a cache."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.pipelines.errors import LoaderError
-from penstock.pipelines.image_types import TRANSPOSED, UPSIDE_DOWN, Window
-from penstock.pipelines.resampling import find_nearest
 
 Mask = npt.NDArray[Any]
 _ONE_CHANNEL = ("1", "L", "P", "I", "I;16", "I;16B")  # Pillow's modes with one integer per pixel
@@ -20,35 +18,6 @@ _LOSSY = ("jpeg", "tiff_jpeg", "webp")  # compressions of TIFF
 _TIFF_TAGS = {"bits": 258, "photometric": 262, "format": 339}
 _UNSIGNED, _SIGNED = 1, 2  # formats of TIFF's samples
 _PGM_HEADER = re.compile(rb"P[25](?:\s|#[^\n]*\n)+\d+(?:\s|#[^\n]*\n)+\d+(?:\s|#[^\n]*\n)+(\d+)")  # the highest level
-
-
-def window_of_mask(
-    mask: Mask,
-    window: Window,
-    place: Window,
-    out_size: tuple[int, int],
-    turn: int,
-    flip: bool,
-    ignore_index: int,
-    out: Mask | None = None,
-) -> Mask:
-    """Return the window of a mask, integers [h, w], as BatchPlan defines it for an image: [height, width].
-
-    Each output pixel has the value of the source pixel under its centre, exactly as with Pillow's NEAREST, which
-    torchvision uses for PIL images; the filters of images have the same centre. Pixels outside `place` are
-    `ignore_index`. The result is written to `out` if given.
-    """
-    height, width = out_size
-    whole = np.empty(out_size, mask.dtype) if out is None else out
-    turned = whole[:, ::-1] if flip else whole
-    turned = turned[::-1] if turn & UPSIDE_DOWN else turned
-    turned = turned.T if turn & TRANSPOSED else turned
-    rows, columns = window[1] + find_nearest(window[3], place[3]), window[0] + find_nearest(window[2], place[2])
-    if place != (0, 0, width, height):
-        turned[...] = ignore_index
-    inside = turned[place[1] : place[1] + place[3], place[0] : place[0] + place[2]]
-    inside[...] = mask[rows].take(columns, 1)
-    return whole
 
 
 def encode_mask(mask: Mask) -> bytes:

@@ -68,11 +68,12 @@ def plan_batch(
         draws = np.zeros((len(index), _ROTATION))
     flips, turns = _draw_turns(pipeline, draws, view)
     places = np.broadcast_to(np.array((0, 0, pipeline.size[1], pipeline.size[0]), np.int32), (len(index), 4))
+    is_share = keeps_aspect or not pipeline.keeps_scale
     if pipeline.crop == "random_resized":
         windows = _draw_windows(pipeline, draws, widths, heights, keeps_aspect=keeps_aspect)
     elif pipeline.crop == "full":
         windows = np.stack((np.zeros_like(widths), np.zeros_like(heights), widths, heights), 1)
-    elif pipeline.crop in ("center", "five", "ten") and pipeline.shorter_side is None:
+    elif pipeline.crop in ("center", "five", "ten") and pipeline.shorter_side is None and is_share:
         windows = _centred_windows(pipeline, widths, heights, view, keeps_aspect=keeps_aspect)
     else:
         windows, places = place_crops(pipeline, widths, heights, draws[:, (_SCALE, _X, _Y)], view)
@@ -114,13 +115,14 @@ def native_crops(
     crops = np.zeros(len(pipelines), CROPS)
     for view, pipeline in enumerate(pipelines):
         kind = _NATIVE_KINDS.get(pipeline.crop)
-        if kind is None or pipeline.shorter_side is not None:
+        if kind is None or pipeline.shorter_side is not None or pipeline.keeps_scale:
             return None
         (low, high), (narrow, wide), (height, width) = pipeline.scale, pipeline.ratio, pipeline.size
         logs = math.log(narrow), math.log(wide)
         crops[view] = (
             *(seed, (low, high - low), (logs[0], logs[1] - logs[0]), (narrow, wide)),
-            *(width / height, pipeline.center_fraction, pipeline.flip, pipeline.vertical_flip, pipeline.rotate90),
+            *(width / height, pipeline.center_fraction or 1),
+            *(pipeline.flip, pipeline.vertical_flip, pipeline.rotate90),
             *(
                 offsets[view] if offsets else 0,
                 height * width * pipeline.channels,
@@ -186,8 +188,9 @@ def _centred_windows(pipeline: ImagePipeline, widths: Ints, heights: Ints, view:
     """Return windows with the aspect of `size`, `center_fraction` of the largest that fits, centred or in a corner."""
     aspect = widths / heights if keeps_aspect else pipeline.size[1] / pipeline.size[0]
     full_w, full_h = np.minimum(widths, heights * aspect), np.minimum(heights, widths / aspect)
-    w = np.rint(full_w * pipeline.center_fraction).astype(np.int64).clip(1)
-    h = np.rint(full_h * pipeline.center_fraction).astype(np.int64).clip(1)
+    fraction = pipeline.center_fraction or 1.0
+    w = np.rint(full_w * fraction).astype(np.int64).clip(1)
+    h = np.rint(full_h * fraction).astype(np.int64).clip(1)
     room = np.stack((widths - w, heights - h), 1)
     return np.concatenate((choose_corner(pipeline, room, room // 2, view), np.stack((w, h), 1)), 1)
 

@@ -1,4 +1,4 @@
-"""How operations of a plan move pixels: matrices for points and boxes, and for masks the same steps as for images."""
+"""How operations of a plan move pixels: matrices for points and boxes, for pictures the same steps as for images."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy.typing as npt
 from penstock.pipelines.native.library import native_library
 from penstock.pipelines.plan.augmentations import AugmentPlan, Floats, Op
 
-_MOST_BYTES = 4  # per mask pixel that the native library can move
+_MOST_BYTES = 4  # per pixel that the native library can move
 _FIXED = 65536.0  # one, in the 16.16 fixed point of Pillow's affine_fixed
 
 
@@ -62,28 +62,70 @@ def forward_matrices(plan: AugmentPlan, size: tuple[int, int]) -> Floats:
     return forward[..., :2, :]
 
 
-def move_mask(mask: npt.NDArray[Any], plan: AugmentPlan, row: int, outside: int) -> npt.NDArray[Any]:
-    """Return a mask [height, width], moved like image `row` of the plan's batch, by nearest pixel.
+def move_picture(
+    values: npt.NDArray[Any],
+    plan: AugmentPlan,
+    row: int,
+    outside: int | tuple[float, ...],
+    *,
+    scale: int = 1,
+    is_smooth: bool = False,
+) -> npt.NDArray[Any]:
+    """Return a mask [height, width] or a target [height, width, channels], moved like image `row` of the plan's batch.
 
-    For operations without interpolation, the mask's pixels move exactly like the image's. Pixels from outside the image
-    become `outside`.
+    Pixels move by nearest pixel: for operations without interpolation exactly like the image's. With `is_smooth` each
+    is interpolated between four, as with Pillow's BILINEAR; whole levels are rounded down. Pixels from outside the
+    image become `outside`. scale: the target's sides as a multiple of the image's.
     """
-    height, width = mask.shape
-    library = native_library()
-    x, y = np.arange(width, dtype=np.int32), np.arange(height, dtype=np.int32)[:, None]
-    for ops, values in zip(plan.ops[:, row : row + 1], plan.values[:, row : row + 1], strict=True):
-        matrices = inverse_matrices(ops, values, (height, width))
+    height, width = values.shape[0] // scale, values.shape[1] // scale
+    for ops, drawn in zip(plan.ops[:, row : row + 1], plan.values[:, row : row + 1], strict=True):
+        matrices = inverse_matrices(ops, drawn, (height, width))
         if (matrices == (1, 0, 0, 0, 1, 0)).all():
             continue
-        steps = fixed_steps(matrices)[:, 0].copy()
-        if library is not None and mask.itemsize <= _MOST_BYTES:
-            source, fill = np.ascontiguousarray(mask), np.array(outside, mask.dtype).tobytes()
-            mask = np.empty_like(source)
-            size = height, width, mask.itemsize
-            library.pn_move(source.ctypes.data, mask.ctypes.data, *size, steps.ctypes.data, fill)
-            continue
-        a, b, c, d, e, f = steps
-        column, source = (a * x + (b * y + c)) >> 16, (d * x + (e * y + f)) >> 16
-        inside = (column >= 0) & (column < width) & (source >= 0) & (source < height)
-        mask = np.where(inside, mask[source.clip(0, height - 1), column.clip(0, width - 1)], outside).astype(mask.dtype)
-    return mask
+        matrices[:, [2, 5]] *= scale
+        move = _move_smoothly if is_smooth else _move_nearest
+        values = move(values, matrices, np.array(outside, values.dtype))
+    return values
+
+
+def _move_nearest(values: npt.NDArray[Any], matrices: Floats, outside: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    height, width = values.shape[:2]
+    steps, library = fixed_steps(matrices)[:, 0].copy(), native_library()
+    pixel_bytes = values.itemsize * values[0, 0].size
+    if library is not None and pixel_bytes <= _MOST_BYTES:
+        source = np.ascontiguousarray(values)
+        moved: npt.NDArray[Any] = np.empty_like(source)
+        size = height, width, pixel_bytes
+        library.pn_move(source.ctypes.data, moved.ctypes.data, *size, steps.ctypes.data, outside.tobytes())
+        return moved
+    a, b, c, d, e, f = steps
+    x, y = np.arange(width, dtype=np.int32), np.arange(height, dtype=np.int32)[:, None]
+    column, source = (a * x + (b * y + c)) >> 16, (d * x + (e * y + f)) >> 16
+    inside = (column >= 0) & (column < width) & (source >= 0) & (source < height)
+    taken: npt.NDArray[Any] = values[source.clip(0, height - 1), column.clip(0, width - 1)]
+    taken[~inside] = outside
+    return taken
+
+
+def _move_smoothly(values: npt.NDArray[Any], matrices: Floats, outside: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    height, width = values.shape[:2]
+    a, b, c, d, e, f = matrices[0].tolist()
+    columns, rows = np.arange(width) + 0.5, np.arange(height)[:, None] + 0.5
+    x, y = a * columns + b * rows + c, d * columns + e * rows + f
+    inside = (x >= 0) & (x < width) & (y >= 0) & (y < height)
+    left, top = np.floor(x - 0.5), np.floor(y - 0.5)
+    along, down = (x - 0.5 - left)[..., None], (y - 0.5 - top)[..., None]
+    planes = values.reshape(height, width, -1)
+
+    def blend(row: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        at = row.astype(np.intp).clip(0, height - 1)
+        first, second = (
+            planes[at, (left + step).astype(np.intp).clip(0, width - 1)].astype(np.float64) for step in (0, 1)
+        )
+        made: npt.NDArray[Any] = first + (second - first) * along
+        return made
+
+    upper, lower = blend(top), blend(top + 1)
+    moved: npt.NDArray[Any] = (upper + (lower - upper) * down).astype(values.dtype).reshape(values.shape)
+    moved[~inside] = outside
+    return moved

@@ -17,6 +17,7 @@ import numpy as np
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.image_types import Levels, Pixels
 from penstock.pipelines.jpeg import header as jpeg
+from penstock.pipelines.sample.decode_bands import Bands
 from penstock.pipelines.sample.tiff_header import without_orientation
 
 try:
@@ -153,6 +154,22 @@ def decode_stored(data: bytes, kind: str, size: tuple[int, int], *, deep: bool) 
                 mode = {"1": "L", "PA": "RGBA"}.get(image.mode, image.mode)
                 pixels = np.asarray(image.convert(mode if mode in ("L", "LA", "RGBA") else "RGB"))
                 return pixels[:, :, None] if pixels.ndim == 2 else pixels
+        except _DAMAGE as error:
+            raise _failure(error) from None
+
+
+def read_wide_tiff(data: bytes, max_pixels: int) -> Bands | None:
+    """Return a TIFF of one channel and 32 bits per level; None if it has another layout. Raises LoaderError."""
+    with _own_settings():
+        try:
+            with Image.open(io.BytesIO(data), formats=("TIFF",)) as image:
+                width, height = image.size
+                if width * height > max_pixels:
+                    raise LoaderError("E-BOMB", f"{width}x{height} pixels declared, max_pixels is {max_pixels}")
+                if image.mode not in ("F", "I") or image.getexif().get(_ORIENTATION_TAG, 1) != 1:
+                    return None
+                levels = np.asarray(image)[:, :, None]
+                return Bands(width, height, 1, levels.dtype, 1, lambda: levels)
         except _DAMAGE as error:
             raise _failure(error) from None
 

@@ -68,6 +68,17 @@ def read_tiff(data: bytes) -> TiffHeader:
     return TiffHeader(width, height, bits, samples, max(ends, default=0), places.get(_ORIENTATION, 0))
 
 
+def is_wide_tiff(data: bytes) -> bool:
+    """Return whether a file is a TIFF that read_tiff refuses: its levels are floats, signed, or above 16 bits."""
+    if not data.startswith(MAGICS):
+        return False
+    try:
+        read_tiff(data)
+    except LoaderError as error:
+        return error.code == "E-UNSUPPORTED"
+    return False
+
+
 _TAGS = {_WIDTH, _HEIGHT, _BITS, _ORIENTATION, _SAMPLES, _SAMPLE_FORMAT, *(tag for pair in _PARTS for tag in pair)}
 
 

@@ -27,6 +27,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     _write_fields(folder, images)
     _write_bands(folder)
     _write_captions(folder, images)
+    _write_targets(folder, images)
     return folder
 
 
@@ -89,6 +90,22 @@ def _write_captions(folder: Path, images: list[Path]) -> None:
     listed = [{"id": n, "file_name": name} for n, name in enumerate(names)]
     captions = [{"id": n, "image_id": n // 2, "caption": f"caption {n}"} for n in range(2 * len(images))]
     (folder / "captions.json").write_text(json.dumps({"images": listed, "annotations": captions}))
+
+
+def _write_targets(folder: Path, images: list[Path]) -> None:
+    from PIL import Image
+
+    rng = np.random.default_rng(0)
+    for path in images:
+        name = path.relative_to(folder / "photos").with_suffix(".png")
+        places = [folder / part / name for part in ("low", "high", "depth")]
+        for place in places:
+            place.parent.mkdir(parents=True, exist_ok=True)
+        with Image.open(path) as image:
+            Image.fromarray(rng.integers(0, 65536, image.size[::-1]).astype(np.uint16)).save(places[2])
+            low = image.resize((60, 52))
+        low.save(places[0])
+        low.resize((240, 208)).save(places[1])
 
 
 def _write_fields(folder: Path, images: list[Path]) -> None:

@@ -305,7 +305,10 @@ def test_transform_moves_is_refused_where_it_has_no_effect(data: Data, albumenta
     source = fields_of(data, "mb")
     for options, message in (
         ({"source": source}, "transform_moves has no effect without transform or batch_transform"),
-        ({"source": (data.images, np.arange(COUNT)), "transform": darken}, "no effect without masks, boxes, keypoints"),
+        (
+            {"source": (data.images, np.arange(COUNT)), "transform": darken},
+            "no effect without masks, image targets, boxes",
+        ),
         ({"source": source, "transform": darken, "transform_moves": 0}, "transform_moves must be True or False, got 0"),
         (
             {"source": source, "transform": flips},

@@ -8,8 +8,9 @@ Datasets of the HDF5 file, all in the root group, contiguous, without filters:
 - name_ends  int64 [n]       the end of each name
 - about      uint8 [bytes]   JSON (see About), then the BLAKE2b digest of that JSON
 
-For a source with fields (schema 2), `samples` continues with a FILE record for each mask: all of the first mask field,
-then all of the next. A sample's masks, whole files, follow its image in the payload. The other fields are in
+For a source with fields (schema 2), `samples` continues with a FILE record for each mask or image target: all of the
+first such field, then all of the next. A sample's masks and targets, whole files, follow its image in the payload. The
+other fields are in
 
 - fields     uint8 [bytes]   their arrays, one after the other, see PackedField
 
@@ -225,15 +226,18 @@ class About:
         return (*TABLES, FIELDS) if self.fields else TABLES
 
     @property
-    def masks(self) -> list[str]:
-        """Names of the fields that are masks."""
-        return [each.name for each in self.fields if each.kind.kind == "mask"]
+    def pictures(self) -> list[str]:
+        """Names of the fields that are masks or image targets."""
+        return [each.name for each in self.fields if each.kind.is_picture]
 
     def pack(self) -> bytes:
         """Return the bytes of the dataset `about`."""
         values = asdict(self)
         if not self.fields:
             del values["fields"]
+        for each in values.get("fields", ()):
+            if each["kind"]["target"] is None:  # as in caches of earlier versions
+                del each["kind"]["target"]
         text = _to_json(values).encode("ascii")
         return text + bytes.fromhex(digest_of(text))
 

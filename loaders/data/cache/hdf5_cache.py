@@ -45,8 +45,8 @@ class Hdf5Cache:
 
     def __init__(self, files: Sequence[CacheFile]) -> None:
         counts = [file.about.samples for file in files]
-        masks = files[0].about.masks
-        shared = SharedArray.create((1 + len(masks), sum(counts)), RECORD, name="penstock-cache")
+        pictures = files[0].about.pictures
+        shared = SharedArray.create((1 + len(pictures), sum(counts)), RECORD, name="penstock-cache")
         stop = 0
         for file, count in zip(files, counts, strict=True):
             for number, records in enumerate(shared.array):
@@ -58,7 +58,7 @@ class Hdf5Cache:
         self, files: tuple[CacheFile, ...], shared: SharedArray, columns: dict[str, RaggedColumn | ArrayColumn]
     ) -> None:
         self.files, self._shared, self._columns, self.records = files, shared, columns, shared.array[0]
-        self._masks = dict(zip(files[0].about.masks, shared.array[1:], strict=True))
+        self._pictures = dict(zip(files[0].about.pictures, shared.array[1:], strict=True))
         self.field_kinds = {each.name: each.kind for each in files[0].about.fields}
         self._records_at = self.records.ctypes.data
         self.about = [file.about for file in files]
@@ -107,12 +107,12 @@ class Hdf5Cache:
             return _check_crc(file.read(record.offset, record.length), 0, record.crc)
 
     def fields(self, indices: npt.NDArray[np.int64]) -> dict[str, Any]:
-        """Return the fields of images `indices` by name, except masks."""
+        """Return the fields of images `indices` by name, except masks and image targets."""
         return {name: take_values(self.field_kinds[name], column, indices) for name, column in self._columns.items()}
 
     def mask(self, name: str, index: int) -> bytes:
-        """Read mask `name` of image `index`, an encoded file. Raises E-CACHE."""
-        record = Record._make(self._masks[name][index].item())
+        """Read mask or image target `name` of image `index`, an encoded file. Raises E-CACHE."""
+        record = Record._make(self._pictures[name][index].item())
         with self._file_of(index) as file:
             return _check_crc(file.read(record.offset, record.length), 0, record.crc)
 

@@ -61,7 +61,7 @@ class CacheFile:
             self._payload, self._names, self._name_ends = (layout[n] for n in ("payload", "names", "name_ends"))
             self._samples = layout["samples"]
             self._fields = layout.get(FIELDS)
-            n, num_records = self.about.samples, self.about.samples * (1 + len(self.about.masks))
+            n, num_records = self.about.samples, self.about.samples * (1 + len(self.about.pictures))
             if self._samples.num_items != num_records or self._name_ends.num_items != n or n == 0:
                 found = f"{self._samples.num_items} and {self._name_ends.num_items}"
                 raise DamagedCacheError(f"its tables have {found} rows, not {num_records} and {n}")

@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.data.fields.mask_files import sample_names, whole_names
+from penstock.loaders.data.fields.picture_files import sample_names, whole_names
 from penstock.loaders.data.sources.contract import Source
 from penstock.loaders.system.file_read import read_error
 from penstock.pipelines.errors import LoaderError, count_text, printable

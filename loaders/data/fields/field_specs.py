@@ -1,4 +1,4 @@
-"""The values that users pass for fields: Masks, Boxes, Keypoints, Coco, Yolo, or lists of text and objects."""
+"""The values that users pass for fields: Masks, ImageTargets, Boxes, Keypoints, Coco, Yolo, or lists of objects."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from penstock.loaders.data.fields.box_values import check_boxes, check_keypoints
 from penstock.loaders.data.fields.coco import read_coco
 from penstock.loaders.data.fields.coco_document import FilePath
 from penstock.loaders.data.fields.coco_masks import CocoMasks
+from penstock.loaders.data.fields.image_targets import ImageTargets, target_field
 from penstock.loaders.data.fields.join import find_partners
-from penstock.loaders.data.fields.mask_files import (
-    find_masks,
+from penstock.loaders.data.fields.picture_files import (
+    find_pictures,
     warn_of_ignored_foreground,
 )
 from penstock.loaders.data.fields.yolo import TextFiles, read_yolo
@@ -39,6 +40,7 @@ from penstock.pipelines.messages.checked import (
     shown,
 )
 from penstock.pipelines.messages.user_warnings import warn_user
+from penstock.pipelines.sample.target_decoder import is_image_file
 
 _MASK_TYPES = {"uint8": (0, 255), "int32": (-(2**31), 2**31 - 1)}
 _MOST_CLASS = 2**31 - 1
@@ -53,6 +55,8 @@ def add_fields(source: Source, of: Mapping[str, Field]) -> Data:
         digest.update(repr((name, kind)).encode() + column.digest())
         if kind.first_class:
             digest.update(f"classes from {kind.first_class}".encode())
+        if kind.target is not None:
+            digest.update(repr(kind.target).encode())
     return as_data(source).add(Step(f"with fields {digest.hexdigest()}", after=f", with {', '.join(of)}", fields=of))
 
 
@@ -192,7 +196,9 @@ _MEANT = {"masks": "mask", "bboxes": "boxes", "bbox": "boxes", "box": "boxes", "
 
 def count_values(value: object) -> int | None:
     """Return the number of values of a field for with_fields; None for values found by name."""
-    given = value.where if isinstance(value, Masks) else value.boxes if isinstance(value, Boxes) else value
+    given = (
+        value.where if isinstance(value, (Masks, ImageTargets)) else value.boxes if isinstance(value, Boxes) else value
+    )
     given = given.points if isinstance(given, Keypoints) else given
     if isinstance(given, tuple) and len(given) == 2:  # boxes and classes
         given = given[0]
@@ -224,6 +230,8 @@ def _make_fields(source: Source, name: str, value: object) -> dict[str, Field]:
         field = _mask_field(source, spec)
         warn_of_ignored_foreground(name, field.column.read, len(source), spec.ignore_index)
         return {name: field}
+    if isinstance(spec, ImageTargets):
+        return {name: target_field(source, spec)}
     if isinstance(spec, Keypoints):
         points, swaps = check_keypoints(spec.points, () if spec.swaps is None else spec.swaps, len(source))
         kind = FieldKind(kind="keypoints", swaps=swaps, points=points.shape[1], unpaired=spec.swaps is None)
@@ -249,11 +257,19 @@ def _make_fields(source: Source, name: str, value: object) -> dict[str, Field]:
 
 
 def _as_spec(name: str, value: Any) -> object:
-    if isinstance(value, tuple(_BY_NAME.values())) or name not in _BY_NAME:
+    if isinstance(value, (*_BY_NAME.values(), ImageTargets)):
         return value
+    if name not in _BY_NAME:
+        return ImageTargets(value) if isinstance(value, Source) and _has_images(value) else value
     if name == "boxes" and isinstance(value, tuple) and len(value) == 2:
         return Boxes(*value)
     return _BY_NAME[name](value)
+
+
+def _has_images(source: Source) -> bool:
+    """Return whether the first sample of a source is an image, and not a text."""
+    first = source.read(0) if len(source) else b""
+    return not isinstance(first, bytes) or is_image_file(first)
 
 
 def _called(name: str, reader: str) -> str:
@@ -266,7 +282,7 @@ def _mask_field(source: Source, spec: Masks) -> Field:
     if isinstance(where, (str, os.PathLike)) and os.fspath(where).lower().endswith(".json"):
         return Field(kind, CocoMasks(source, where, spec.of, spec.dtype))
     if not isinstance(where, np.ndarray):
-        return Field(kind, find_masks(source, where))
+        return Field(kind, find_pictures(source, where))
     if where.ndim != 3 or where.dtype.kind not in "biu" or len(where) != len(source):
         what = f"{where.dtype} {list(where.shape)}"
         raise ValueError(f"masks must be integers [{len(source)}, height, width], one per sample, got {what}")
@@ -287,7 +303,8 @@ def _plain_field(source: Source, value: object) -> Field:
     values = values.tolist() if hasattr(values, "tolist") else values  # an array, or a column of a data frame
     if not isinstance(values, (list, tuple)) or len(values) != len(source):
         got = f"{len(values):,}" if isinstance(values, (list, tuple)) else shown(values)
-        raise ValueError(f"values must be one per sample ({len(source):,}), got {got}")
+        cure = "; pass ImageTargets(...) for images in a folder" if isinstance(values, (str, os.PathLike)) else ""
+        raise ValueError(f"values must be one per sample ({len(source):,}), got {got}{cure}")
     _warn_of_missing(source, values)
     kind = next(kind for kind, of_type in _PLAIN.items() if all(isinstance(each, of_type) for each in values))
     if kind == "text":

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from penstock.loaders.data.fields.coco_document import FilePath
 from penstock.loaders.data.fields.join import file_stem, sample_stems, stem
-from penstock.loaders.data.fields.mask_files import whole_names
+from penstock.loaders.data.fields.picture_files import whole_names
 from penstock.loaders.data.labels.class_numbers import checked_names
 from penstock.loaders.data.samples.columns import RaggedColumn
 from penstock.loaders.data.sources.contract import Source

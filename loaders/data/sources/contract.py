@@ -140,7 +140,7 @@ class FieldSource(Source, Protocol):
         ...
 
     def fields(self, indices: npt.NDArray[np.int64]) -> dict[str, Any]:
-        """Return the fields of images `indices` by name, except masks.
+        """Return the fields of images `indices` by name, except masks and image targets.
 
         Boxes are a Ragged of float32 [4] (left, top, right, bottom), int64 class numbers and, if known, int32 [2], the
         width and height of the annotated image; keypoints are float32 [n, k, 3], or a Ragged of [k, 3] for boxes;
@@ -149,7 +149,10 @@ class FieldSource(Source, Protocol):
         ...
 
     def mask(self, name: str, index: int) -> bytes | npt.NDArray[Any]:
-        """Return mask `name` of image `index`: an encoded file, or integers [height, width]."""
+        """Return mask or image target `name` of image `index`: an encoded file, or an array.
+
+        A mask is integers [height, width]; a target is [height, width] or [height, width, channels].
+        """
         ...
 
 

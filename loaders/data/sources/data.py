@@ -320,7 +320,7 @@ class Data:
         added = {
             name: take_values(field.kind, field.column, step.rows_of(indices))
             for name, (field, step) in self._columns.items()
-            if name in self.field_kinds and self.field_kinds[name].kind != "mask"
+            if name in self.field_kinds and not self.field_kinds[name].is_picture
         }
         return {**own, **added}
 

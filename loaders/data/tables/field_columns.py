@@ -14,6 +14,7 @@ from penstock.loaders.data.arrow.arrow_files import ArrowFile
 from penstock.loaders.data.arrow.arrow_parquet import open_file, read_schema
 from penstock.loaders.data.arrow.dataset_object import refuse_transform
 from penstock.loaders.data.fields.field_specs import Masks
+from penstock.loaders.data.fields.image_targets import ImageTargets
 from penstock.loaders.data.files.path_patterns import AnyPath, expand_pattern, is_pattern
 from penstock.loaders.data.labels.choose_columns import IMAGE_COLUMNS, find_named, refuse_twins
 from penstock.loaders.data.remote.path_or_url import absolute, folder_of
@@ -33,8 +34,8 @@ class Column:
     """A column with the values of a field; with_fields accepts it in place of a list of values.
 
     Attributes:
-        name: name of the column. For masks, the column contains paths or encoded files; for boxes, classes and
-            keypoints, lists or JSON text.
+        name: name of the column. For masks and image targets, the column contains paths or encoded files; for boxes,
+            classes and keypoints, lists or JSON text.
         table: a table, Arrow file, data frame or Dataset with one row per sample; by default the data itself.
         json: whether text is parsed as JSON.
     """
@@ -151,17 +152,19 @@ def _is_of(path: str, name: str) -> bool:
     return longer.endswith(shorter) and longer[: -len(shorter)][-1:] in ("", "/")
 
 
-def _fill(value: object, are_masks: bool, are_lists: bool, data: object, root: AnyPath | None) -> object:
+def _fill(value: object, are_pictures: bool, are_lists: bool, data: object, root: AnyPath | None) -> object:
     if isinstance(value, Column):
         table = data if value.table is None else value.table
         values = _read_column(table, value.name)
-        if are_masks:
-            return _as_masks(values, value.name, _folder(table, root))
+        if are_pictures:
+            return _as_pictures(values, value.name, _folder(table, root))
         return [_parse(each, value.name) for each in values] if are_lists or value.json else values
     if isinstance(value, tuple):
-        return tuple(_fill(each, are_masks, are_lists, data, root) for each in value)
+        return tuple(_fill(each, are_pictures, are_lists, data, root) for each in value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fill = partial(_fill, are_masks=isinstance(value, Masks), are_lists=True, data=data, root=root)
+        fill = partial(
+            _fill, are_pictures=isinstance(value, (Masks, ImageTargets)), are_lists=True, data=data, root=root
+        )
         inner = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
         filled = {name: fill(each) for name, each in inner.items() if isinstance(each, Column)}
         return dataclasses.replace(value, **filled)
@@ -225,8 +228,8 @@ def _check_name(name: str, names: Sequence[object], table: object) -> None:
     refuse_twins([name], names)
 
 
-def _as_masks(values: Sequence[object], name: str, folder: bytes) -> BytesColumn | list[bytes]:
-    """Return the paths of masks, or their content."""
+def _as_pictures(values: Sequence[object], name: str, folder: bytes) -> BytesColumn | list[bytes]:
+    """Return the paths of pictures, or their content."""
     contents = [value.get("bytes") if isinstance(value, dict) else value for value in values]
     held = [each for each in contents if isinstance(each, bytes)]
     if held and len(held) == len(values):

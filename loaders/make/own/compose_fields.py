@@ -1,4 +1,4 @@
-"""ComposeFields: pass the masks, boxes and keypoints of an image to albumentations, and read its results."""
+"""ComposeFields: pass the fields that move with an image to albumentations, and read its results."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from penstock.pipelines.fields.field_kinds import FieldKind, of_kind
+from penstock.pipelines.fields.field_kinds import PICTURES, FieldKind, of_kind, pictures_of
 from penstock.pipelines.messages.checked import shown
 
 Floats = npt.NDArray[np.float64]
@@ -31,13 +31,13 @@ class RowFields(NamedTuple):
     """The fields that move with the image of one row, by name.
 
     Attributes:
-        masks: [height, width].
+        pictures: masks [height, width] and image targets [height, width, channels].
         boxes: corners float32 [n, 4] in pixels, classes int64 [n], and for each field of keypoints that belong to the
             boxes [n, points, 3].
         points: float32 [points, 3], x, y and visibility; zeros for missing ones.
     """
 
-    masks: dict[str, npt.NDArray[Any]]
+    pictures: dict[str, npt.NDArray[Any]]
     boxes: dict[str, tuple[npt.NDArray[Any], ...]]
     points: dict[str, npt.NDArray[Any]]
 
@@ -71,10 +71,11 @@ def find_mirror(function: object) -> str | None:
 class ComposeFields:
     """Convert RowFields into arguments of an albumentations transform, and its results into RowFields.
 
-    One mask is passed as `mask`, several as `masks`; all boxes as `bboxes`, all visible keypoints as `keypoints`, in
-    the formats of the transform's bbox_params and keypoint_params. Classes are its label_fields, or the fifth value of
-    each box without label_fields. If a box or keypoint must be identified, its number is added as the last value, which
-    albumentations keeps. Raises ValueError for a transform without these parameters.
+    One mask is passed as `mask`, several as `masks`; each image target by its name, which the transform's
+    additional_targets must contain, [height, width] if it has one channel; all boxes as `bboxes`, all visible keypoints
+    as `keypoints`, in the formats of the transform's bbox_params and keypoint_params. Classes are its label_fields, or
+    the fifth value of each box without label_fields. If a box or keypoint must be identified, its number is added as
+    the last value, which albumentations keeps. Raises ValueError for a transform without these parameters.
 
     Attributes:
         names: names of the fields.
@@ -86,6 +87,8 @@ class ComposeFields:
         """Store the kinds of the fields that move with the image, by name."""
         self._kinds, self.names = kinds, list(kinds)
         self._masks = list(of_kind(kinds, "mask"))
+        self._targets = list(of_kind(kinds, "image"))
+        _check_targets(function, {name: kinds[name] for name in self._targets})
         self._boxes = list(of_kind(kinds, "boxes"))
         self._points = list(of_kind(kinds, "keypoints"))
         self._of = {box: list(of_kind(kinds, "keypoints", box)) for box in self._boxes}
@@ -114,11 +117,13 @@ class ComposeFields:
         corners = np.array([[width / 4, height / 4, width * 3 / 4, height * 3 / 4]], np.float32)
         middle = np.array([width / 2, height / 2, 2], np.float32)
 
+        pictures = pictures_of(self._kinds)
+
         def points(name: str) -> npt.NDArray[np.float32]:
             return np.tile(middle, (self._kinds[name].points, 1))
 
         return RowFields(
-            {name: np.zeros((height, width), self._kinds[name].dtype) for name in self._masks},
+            {name: np.zeros(kind.picture_shape(height, width), kind.dtype) for name, kind in pictures.items()},
             {box: (corners, np.zeros(1, np.int64), *(points(of)[None] for of in self._of[box])) for box in self._boxes},
             {name: points(name) for name in self._points},
         )
@@ -126,7 +131,10 @@ class ComposeFields:
     def arguments(self, fields: RowFields, size: tuple[int, int]) -> dict[str, Any]:
         """Return the transform's arguments besides the image of `size`, (height, width)."""
         given: dict[str, object] = {}
-        masks = [fields.masks[name].copy() for name in self._masks]
+        for name in self._targets:
+            target = fields.pictures[name].copy()
+            given[name] = target[..., 0] if target.shape[2] == 1 else target
+        masks = [fields.pictures[name].copy() for name in self._masks]
         if masks:
             given |= {"mask": masks[0]} if len(masks) == 1 else {"masks": masks}
         if self._boxes:
@@ -151,23 +159,27 @@ class ComposeFields:
 
     def take(self, returned: Mapping[str, Any], fields: RowFields, size: tuple[int, int]) -> RowFields:
         """Return the fields of `returned`, the transform's result for `fields`. Raises WrongResultError."""
-        masks = dict(fields.masks)
+        pictures = {name: self._take_picture(name, returned[name], size) for name in self._targets}
         if self._masks:
             found = [returned["mask"]] if len(self._masks) == 1 else returned["masks"]
-            masks = {name: self._take_mask(name, mask, size) for name, mask in zip(self._masks, found, strict=True)}
+            for name, mask in zip(self._masks, found, strict=True):
+                pictures[name] = self._take_picture(name, mask, size)
         points = self._take_points(returned, fields, size) if self._point_format else None
         boxes = self._take_boxes(returned, fields, size, points) if self._boxes else {}
         alone = {}
         if points is not None:
             alone = {name: part[0] for name, part in self._split(fields, points).items() if name in self._points}
-        return RowFields(masks, boxes, alone)
+        return RowFields(pictures, boxes, alone)
 
-    def _take_mask(self, name: str, mask: object, size: tuple[int, int]) -> npt.NDArray[np.generic]:
-        found = _as_numbers("mask", mask)
-        kept = found.astype(self._kinds[name].dtype)
-        if found.shape != size or not np.array_equal(kept, found):
-            wanted, got = f"{self._kinds[name].dtype} {list(size)}", f"{found.dtype} {list(found.shape)}"
-            raise WrongResultError(f"transform must return the mask {name!r} as {wanted}, got {got}")
+    def _take_picture(self, name: str, picture: object, size: tuple[int, int]) -> npt.NDArray[np.generic]:
+        kind, what = self._kinds[name], PICTURES[self._kinds[name].kind]
+        found = _as_numbers(what, picture)
+        shape = kind.picture_shape(*size)
+        found = found[..., None] if len(shape) == 3 and found.ndim == 2 else found
+        kept = found.astype(kind.dtype)
+        if found.shape != shape or not (kept.dtype.kind == "f" or np.array_equal(kept, found)):
+            wanted, got = f"{kind.dtype} {list(shape)}", f"{found.dtype} {list(found.shape)}"
+            raise WrongResultError(f"transform must return the {what} {name!r} as {wanted}, got {got}")
         return kept
 
     def _take_boxes(
@@ -243,6 +255,25 @@ def _params_of(function: object, kind: str) -> object:
     if params is None and isinstance(processors, Mapping):
         params = getattr(processors.get(_DATA[kind]), "params", None)
     return params
+
+
+def _check_targets(function: object, kinds: Mapping[str, FieldKind]) -> None:
+    """Raise ValueError for image targets that a transform cannot move."""
+    declared = getattr(function, "additional_targets", None) or getattr(function, "_additional_targets", {})
+    missing = [name for name in kinds if name not in declared]
+    if missing:
+        hint = f"additional_targets={dict.fromkeys(missing, 'image')}"
+        raise ValueError(
+            f"transform needs additional_targets to move {', '.join(missing)}: pass A.Compose([...], {hint}), with "
+            "'mask' for values that changes of colour must not touch, or transform_moves=False if it does not move "
+            "pixels"
+        )
+    for name, kind in kinds.items():
+        if kind.scale > 1:
+            raise ValueError(
+                f"transform cannot move {name}, which has {kind.scale} times the sides of its image: use the "
+                "pipeline's crops and flips, and pass transform_moves=False to a transform that does not move pixels"
+            )
 
 
 def _find_params(function: object, kind: str, names: list[str], hint: str) -> tuple[str, tuple[str, ...]]:

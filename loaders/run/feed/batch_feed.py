@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +21,7 @@ from penstock.loaders.run.feed.copies import CopyEngine
 from penstock.loaders.run.feed.tensor_feed import TensorFeed, tensors_in
 from penstock.loaders.system.recycled_memory import OutputBuffers
 from penstock.pipelines.batch.stage import BatchStage, PlainStage
+from penstock.pipelines.batch.target_stage import TargetStage
 from penstock.pipelines.batch.upload_parameters import to_device
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.fields.ragged import Ragged, take_rows
@@ -139,6 +141,7 @@ class DeviceFeed(TensorFeed[HostBatch, DeviceBatch]):
     On a CPU nothing can overlap: batches pass directly through the batch stage, one per view, with the batch's
     `augments`. `steps` finish each batch first. `batch_transform` is the user's function, called for
     each batch when it is returned; `seed` is the seed of its draws. `pad=False` leaves out rows without a sample.
+    `targets` are the batch stages of image targets, by field name.
 
     Attributes:
         latest: place of the batch that was returned last; None if the next place is unknown.
@@ -157,13 +160,14 @@ class DeviceFeed(TensorFeed[HostBatch, DeviceBatch]):
         seed: int = 0,
         pad: bool = True,
         batch_transform: Callable[..., Any] | None = None,
+        targets: Mapping[str, TargetStage] = MappingProxyType({}),
         ahead: int = 2,
         copies: CopyEngine | None = None,
     ) -> None:
         self.stages: tuple[Stage, ...] = tuple(stages) if isinstance(stages, Sequence) else (stages,)
         finished = lambda: reduce(lambda batch, step: step(batch), steps, source())  # noqa: E731
         super().__init__(finished, ready, self.stages[0].device, ahead=ahead, copies=copies)
-        self._pad = pad
+        self._pad, self._target_stages = pad, targets
         self._own = None if batch_transform is None else _BatchTransform(batch_transform, self.device, seed)
         self._slots: deque[_PinnedSlot] = deque()
         self._outputs = [OutputBuffers(stage.dtype) if stage.copies else None for stage in self.stages]
@@ -223,6 +227,9 @@ class DeviceFeed(TensorFeed[HostBatch, DeviceBatch]):
             kept = slice(len(rows)) if rows.max(initial=-1) < len(rows) else to_device(rows, self.device)
             views, labels = tuple(view[kept] for view in views), map_targets(lambda part: part[kept], labels)
         fields = {name: self._send_field(value) for name, value in host.fields.items()}
+        for name, stage in self._target_stages.items():
+            of_views = fields[name]
+            fields[name] = tuple(map(stage, of_views)) if isinstance(of_views, tuple) else stage(of_views)
         return DeviceBatch(_joined(views), labels, fields, host)
 
     def _finish_for_consumer(self, batch: DeviceBatch) -> DeviceBatch:

@@ -22,6 +22,7 @@ from penstock.loaders.data.cache.hdf5_cache import open_cache
 from penstock.loaders.data.sources.contract import has_fields
 from penstock.pipelines import imagenet_eval, imagenet_train
 
+pytestmark = pytest.mark.filterwarnings("ignore:crop=")  # photos and sharp images are resized
 NUM_PHOTOS = 13
 ENGINES: dict[str, dict[str, Any]] = {
     "hdf5": {"backend": "hdf5", "workers": 2},
@@ -65,7 +66,7 @@ def test_stored_masks_equal_the_files(data: PhotoFields, tmp_path: Path) -> None
     assert list(cache.field_kinds.items()) == list(source.field_kinds.items())  # type: ignore[attr-defined]
     for index in range(NUM_PHOTOS):
         assert cache.mask("mask", index) == source.mask("mask", index)  # type: ignore[attr-defined]
-    assert "with mask, boxes, keypoints, name, about" in cache.describe()
+    assert "with mask, boxes, keypoints, name, about, depth, sharp" in cache.describe()
     assert has_images_of(cache, source)
 
 
@@ -124,7 +125,7 @@ def test_a_changed_field_makes_the_cache_stale(data: PhotoFields, tmp_path: Path
     else:
         source, cause = (
             with_fields(data.photos, name=["x"] * NUM_PHOTOS),
-            "it contains mask, boxes, keypoints, name, about",
+            "it contains mask, boxes, keypoints, name, about, depth, sharp",
         )
     with pytest.raises(LoaderError, match=cause) as raised:
         batches(source, **settings)
@@ -174,7 +175,9 @@ def test_a_stopped_build_resumes_with_its_masks(
 
 def test_fields_that_would_not_fit_resized_images_are_refused(data: PhotoFields, tmp_path: Path) -> None:
     small = Encoding(resize=16)
-    with pytest.raises(ValueError, match="but not mask, boxes, keypoints: use an Encoding without resize"):
+    with pytest.raises(
+        ValueError, match="but not mask, boxes, keypoints, depth, sharp: use an Encoding without resize"
+    ):
         build_cache(data.source(), tmp_path / "a.h5", small, workers=0)
     build_cache(open_source(data.photos), tmp_path / "v1.h5", small, workers=0)
     with pytest.raises(ValueError, match="resizes the images but not"):

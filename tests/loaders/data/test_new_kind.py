@@ -15,7 +15,7 @@ from PIL import Image
 
 from penstock.loaders import LoaderError, create_loader, open_source, split
 from penstock.loaders.data.fields.field_specs import add_fields
-from penstock.loaders.data.fields.mask_files import MaskSource
+from penstock.loaders.data.fields.picture_files import PictureSource
 from penstock.loaders.data.files.indexed_source import IndexedSource
 from penstock.loaders.data.labels.label_rows import LabelRows
 from penstock.loaders.data.labels.row_errors import RowOrigin
@@ -47,7 +47,7 @@ def open_blob(paths: list[bytes], *, classes: Any = None, missing_labels: str = 
         take_labels(writer, found, kept)
         parts.append(IndexedSource(writer.save()))
     images, masks = parts
-    return add_fields(images, {"mask": Field(FieldKind(kind="mask"), MaskSource(masks, np.arange(len(masks))))})
+    return add_fields(images, {"mask": Field(FieldKind(kind="mask"), PictureSource(masks, np.arange(len(masks))))})
 
 
 BLOB = front.Kind(front.FILES, "blobs", lambda *_: True, open_blob, ("missing_labels",), (".blob.json",))

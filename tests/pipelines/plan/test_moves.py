@@ -12,7 +12,7 @@ from penstock.pipelines.augmentations import Augmentations
 from penstock.pipelines.batch.augment import augment
 from penstock.pipelines.plan import moves
 from penstock.pipelines.plan.augmentations import BatchKey, Op, plan_augmentations
-from penstock.pipelines.plan.moves import move_mask
+from penstock.pipelines.plan.moves import move_picture
 
 SIZE, NUMBER = (33, 48), 300
 RAND = Augmentations(auto_augment="rand", rand_ops=3, rand_magnitude=20)
@@ -28,8 +28,8 @@ def test_a_mask_moves_like_its_image(native: bool, kind: type[Any], monkeypatch:
     images = augment(torch.from_numpy(masks[..., None].repeat(3, -1)), plan).numpy()
     if not native:
         monkeypatch.setattr(moves, "native_library", lambda: None)
-    found = np.stack([move_mask(mask.astype(kind), plan, row, 0) for row, mask in enumerate(masks)])
+    found = np.stack([move_picture(mask.astype(kind), plan, row, 0) for row, mask in enumerate(masks)])
     assert found.dtype == kind
     assert (found == images[..., 0]).all()
     assert 0.1 < (found != masks).mean() < 0.9
-    assert (move_mask(masks[0] * 0, plan, 0, 255) == 255).sum() == (found[0] == 0).sum()
+    assert (move_picture(masks[0] * 0, plan, 0, 255) == 255).sum() == (found[0] == 0).sum()

@@ -1,4 +1,4 @@
-"""A folder of photos with masks, boxes, keypoints and text, and the expected fields of each batch."""
+"""A folder of photos with fields of each kind, and the expected fields of each batch."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ from placed_fields import (
     moves_of,
     nearest,
     reference_mask,
+    reference_target,
 )
 
-from penstock.loaders import Boxes, Keypoints, Masks, open_source, with_fields
+from penstock.loaders import Boxes, ImageTargets, Keypoints, Masks, open_source, with_fields
 from penstock.loaders.data.sources.contract import Source
 from penstock.loaders.front.batch import Batch
 from penstock.pipelines.plan.augmentations import AugmentPlan, BatchKey, plan_augmentations
@@ -33,10 +34,13 @@ from penstock.pipelines.spec import ImagePipeline
 MIN_AREA = 0.1
 SEED = 3  # of loaders with augmentations that move pixels
 SWAPS = ((0, 1),)
+DEPTH_OUTSIDE, SHARP_OUTSIDE = -1.0, (10, 200, 30)
 
 
 class PhotoFields:
-    """Photos under root/photos, masks under root/masks, and everything else by index.
+    """Photos under root/photos, masks, depths and sharp images below root, and everything else by index.
+
+    The sharp images are JPEGs with twice the sides of the photos.
 
     Attributes:
         output: (height, width) of the images before a transform; None: as in the batch.
@@ -66,6 +70,19 @@ class PhotoFields:
             path = root / "masks" / name.with_suffix(".png")
             path.parent.mkdir(parents=True, exist_ok=True)
             Image.fromarray(mask).save(path)
+        self.depths = [rng.normal(0, 1, size[::-1]).astype(np.float32) for size in self.sizes]
+        self.sharp: list[Any] = []
+        for number, name in enumerate(self.names):
+            path = root / "depths" / name.with_suffix(".npy")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            np.save(path, self.depths[number])
+            with Image.open(self.photos / name.with_suffix(".jpg")) as photo:
+                large = photo.resize((2 * photo.width, 2 * photo.height), Image.Resampling.BICUBIC)
+            data = simplejpeg.encode_jpeg(np.array(large), 92, "RGB", ("420", "444")[number % 2])
+            path = root / "sharp" / name.with_suffix(".jpg")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+            self.sharp.append(simplejpeg.decode_jpeg(data, "RGB"))
 
     def source(self, photos: Any = None, **others: Any) -> Source:
         return with_fields(
@@ -75,6 +92,8 @@ class PhotoFields:
             keypoints=Keypoints(self.points, SWAPS),
             name=[str(name) for name in self.names],
             about=[{"number": number} for number in range(len(self.names))],
+            depth=ImageTargets(self.root / "depths", interpolation="nearest", fill=DEPTH_OUTSIDE),
+            sharp=ImageTargets(self.root / "sharp", scale=2, fill=SHARP_OUTSIDE),
             **others,
         )
 
@@ -97,7 +116,7 @@ class PhotoFields:
         if isinstance(batch.images, torch.Tensor):
             self._check_view(batch.fields, index, plan, tuple(batch.images.shape[2:]), moves[0] if moves else None)
             return
-        for name in ("mask", "boxes", "boxes_classes", "keypoints"):
+        for name in ("mask", "boxes", "boxes_classes", "keypoints", "depth", "sharp"):
             assert (type(batch.fields[name]), len(batch.fields[name])) == (tuple, len(batch.images))
         for view, images in enumerate(batch.images):
             fields = {name: each[view] if isinstance(each, tuple) else each for name, each in batch.fields.items()}
@@ -112,13 +131,18 @@ class PhotoFields:
         assert masks.shape == (*batch.images.shape[:2], patch * patch)
         assert (masks[~batch.fields["patch_valid"].numpy()] == 254).all()
         for row, number in enumerate(batch.index.tolist()):
-            width, height = batch.places[row, 2:].tolist()
-            whole = np.full((height, width), 254, np.uint8)
-            for at in range(width * height // (patch * patch)):
-                top, left = (batch.fields["patch_coord"][row, at] * patch).tolist()
-                whole[top : top + patch, left : left + patch] = masks[row, at].reshape(patch, patch)
-            own = {name: values[row : row + 1] for name, values in fields.items()} | {"mask": whole[None]}
-            self._check_view(own, [number], BatchPlan._make(part[row : row + 1] for part in plan), whole.shape, None)
+            sides = batch.places[row, 3], batch.places[row, 2]
+            coordinates = batch.fields["patch_coord"][row].numpy()
+            own = {name: values[row : row + 1] for name, values in fields.items()}
+            own["mask"] = join_patches(masks[row], coordinates, sides, patch, 1)[None, ..., 0]
+            depth = join_patches(fields["depth"][row].numpy(), coordinates, sides, patch, 1)
+            sharp = join_patches(fields["sharp"][row].numpy(), coordinates, sides, patch * 2, 3)
+            own |= {
+                name: torch.from_numpy(each).permute(2, 0, 1)[None]
+                for name, each in (("depth", depth), ("sharp", sharp))
+            }
+            of_row = BatchPlan._make(part[row : row + 1] for part in plan)
+            self._check_view(own, [number], of_row, (int(sides[0]), int(sides[1])), None)
 
     def _check_view(
         self,
@@ -129,18 +153,28 @@ class PhotoFields:
         drawn: AugmentPlan | None,
     ) -> None:
         out = self.output or size
-        assert list(fields) == ["mask", "boxes", "boxes_classes", "keypoints", "name", "about"]
+        assert list(fields) == ["mask", "boxes", "boxes_classes", "keypoints", "name", "about", "depth", "sharp"]
+        assert (fields["depth"].dtype, fields["sharp"].dtype) == (torch.float32, torch.uint8)
         for row, number in enumerate(index):
             if number < 0:
                 assert (fields["mask"][row] == 254).all()
                 assert not fields["keypoints"][row].any()
                 assert not len(fields["boxes"][row])
                 assert (fields["name"][row], fields["about"][row]) == ("", None)
+                assert (fields["depth"][row] == DEPTH_OUTSIDE).all()
+                assert (fields["sharp"][row] == torch.tensor(SHARP_OUTSIDE)[:, None, None]).all()
                 continue
             assert (fields["name"][row], fields["about"][row]) == (str(self.names[number]), {"number": number})
             moves = moves_of(drawn, row)
             mask = move_mask_by_pillow(reference_mask(self.masks[number], plan, row, out, 254), moves, 254)
             assert np.array_equal(fields["mask"][row], mask)
+            depth = reference_mask(self.depths[number], plan, row, out, DEPTH_OUTSIDE)
+            depth = move_mask_by_pillow(depth, moves, DEPTH_OUTSIDE)
+            assert np.array_equal(fields["depth"][row, 0], depth)
+            sharp = reference_target(self.sharp[number], 2, plan, row, out, SHARP_OUTSIDE, moves)
+            off = np.abs(fields["sharp"][row].permute(1, 2, 0).numpy().astype(int) - sharp)
+            assert off.max() <= bool(moves)  # the centre of a rotation is rounded otherwise at twice the size
+            assert (off > 0).mean() < 0.001
             boxes, classes = self._boxes(number, plan, row, out, moves)
             assert fields["boxes"][row].dtype == torch.float32
             assert fields["boxes_classes"][row].tolist() == classes
@@ -178,3 +212,13 @@ class PhotoFields:
             points.append([*(float(nearest(end)) for end in at), seen] if inside else [0.0] * 3)
         is_mirrored = map_[0][0] * map_[1][1] - map_[0][1] * map_[1][0] < 0
         return [points[1], points[0], points[2]] if is_mirrored else points
+
+
+def join_patches(patches: Any, coordinates: Any, sides: Any, patch: int, channels: int) -> Any:
+    """Return the image that was cut into `patches`, [height, width, channels]."""
+    rows, columns = (int(side) // (patch if channels == 1 else patch // 2) for side in sides)
+    whole = np.zeros((rows * patch, columns * patch, channels), patches.dtype)
+    for at in range(rows * columns):
+        top, left = (coordinates[at] * patch).tolist()
+        whole[top : top + patch, left : left + patch] = patches[at].reshape(patch, patch, channels)
+    return whole

@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from augment_images import move_by_pillow, plain_move
 from PIL import Image
+from torch.nn import functional
 
 from penstock.pipelines.plan.augmentations import AugmentPlan, Op
 from penstock.pipelines.plan.crops import TRANSPOSED, UPSIDE_DOWN, BatchPlan
@@ -89,3 +91,22 @@ def reference_mask(mask: npt.NDArray[Any], plan: BatchPlan, row: int, out: tuple
     for bit, move in ((TRANSPOSED, Image.Transpose.TRANSPOSE), (UPSIDE_DOWN, Image.Transpose.FLIP_TOP_BOTTOM)):
         whole = whole.transpose(move) if plan.turns[row] & bit else whole
     return np.asarray(whole.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if plan.flips[row] else whole)
+
+
+def reference_target(
+    target: Any, scale: int, plan: BatchPlan, row: int, out: tuple[int, ...], fill: Any, moves: list[tuple[Op, float]]
+) -> Any:
+    """Return an RGB target, [height, width, 3], cropped and resized by torch, then turned and moved by Pillow."""
+    (x, y, w, h), (left, top, width, height) = ((part[row] * scale).tolist() for part in (plan.windows, plan.places))
+    crop = torch.from_numpy(target[y : y + h, x : x + w].copy()).permute(2, 0, 1)[None]
+    resized = functional.interpolate(crop, (height, width), mode="bilinear", antialias=True)[0].permute(1, 2, 0)
+    image = Image.new("RGB", (out[1] * scale, out[0] * scale), fill)
+    image.paste(Image.fromarray(resized.contiguous().numpy()), (left, top))
+    for bit, move in ((TRANSPOSED, Image.Transpose.TRANSPOSE), (UPSIDE_DOWN, Image.Transpose.FLIP_TOP_BOTTOM)):
+        image = image.transpose(move) if plan.turns[row] & bit else image
+    image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if plan.flips[row] else image
+    for op, value in moves:
+        shifts = scale if op in (Op.TRANSLATE_X, Op.TRANSLATE_Y) else 1
+        smooth = Op(op + Op.SHEAR_X_BILINEAR - Op.SHEAR_X)
+        image = move_by_pillow(smooth, image, value * shifts, fill)
+    return np.asarray(image).astype(int)

@@ -35,6 +35,7 @@ from penstock.pipelines.fields.field_kinds import FieldKind
 from penstock.pipelines.fields.ragged import Ragged
 from penstock.pipelines.spec import ImagePipeline
 
+pytestmark = pytest.mark.filterwarnings("ignore:crop=")  # photos and sharp images are resized
 NUM_PHOTOS = 31
 ENGINES: dict[str, dict[str, Any]] = {
     "in the process": {"decoder": "simplejpeg"},
@@ -78,7 +79,7 @@ def test_each_engine_serves_the_same_fields(data: PhotoFields, tmp_path: Path, e
 
 
 def test_an_iteration_yields_dicts(data: PhotoFields, tmp_path: Path) -> None:
-    names = ["images", "labels", "mask", "boxes", "boxes_classes", "keypoints", "name", "about"]
+    names = ["images", "labels", "mask", "boxes", "boxes_classes", "keypoints", "name", "about", "depth", "sharp"]
     with open_loader(data.source(), tmp_path, with_index=True) as loader:
         batch = next(iter(loader))
         assert list(batch.keys()) == [*names, "index"]
@@ -290,7 +291,9 @@ def test_a_transform_must_keep_the_image_size_if_augmentations_move_fields(data:
 def test_augmentations_that_fields_cannot_follow_are_refused(
     data: PhotoFields, tmp_path: Path, settings: dict[str, Any]
 ) -> None:
-    with pytest.raises(ValueError, match="mask, boxes, keypoints cannot follow mixup and cutmix, which mix two images"):
+    with pytest.raises(
+        ValueError, match="mask, boxes, keypoints, depth, sharp cannot follow mixup and cutmix, which mix two images"
+    ):
         open_loader(data.source(), tmp_path, pipeline=imagenet_train(24, **settings), dtype=torch.float32)
     texts = with_fields(data.photos, name=list(map(str, range(NUM_PHOTOS))))
     with open_loader(texts, tmp_path, pipeline=imagenet_train(24, **settings), dtype=torch.float32) as loader:

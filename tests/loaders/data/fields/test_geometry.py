@@ -19,6 +19,7 @@ from penstock.pipelines.plan.augmentations import BatchKey, plan_augmentations
 from penstock.pipelines.plan.crops import BatchPlan
 from penstock.pipelines.spec import ImagePipeline
 
+pytestmark = pytest.mark.filterwarnings("ignore:crop=")  # photos and sharp images are resized
 NUM_PHOTOS = 19
 ENGINES: dict[str, dict[str, Any]] = {
     "in the process": {"decoder": "simplejpeg"},

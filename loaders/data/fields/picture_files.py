@@ -1,4 +1,4 @@
-"""Finds and reads the masks of samples: files, or the images of another source."""
+"""Finds and reads the pictures of samples (masks, image targets): files, or the images of another source."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ _CHUNK = 32  # files per task of a thread
 _LOOKED_AT = 8  # number of masks checked: in a data set of binary masks, each is binary
 
 
-class MaskFiles:
-    """A column of mask files, one per sample."""
+class PictureFiles:
+    """A column of files, one per sample."""
 
     def __init__(self, paths: Iterable[bytes]) -> None:
         self._paths = BytesColumn(list(map(os.path.abspath, paths)))
@@ -56,11 +56,11 @@ class MaskFiles:
         return list(map(self._paths.read, range(len(self._paths))))
 
     def path(self, index: int, _sample: bytes = b"") -> bytes:
-        """Return the path of the mask of sample `index`."""
+        """Return the path of the file of sample `index`."""
         return self._paths.read(index)
 
     def read(self, index: int) -> bytes:
-        """Return the content of the mask of sample `index`. Raises LoaderError as read_error, with the mask's path."""
+        """Return the content of the file of sample `index`. Raises LoaderError as read_error, with its path."""
         path = self.path(index)
         try:
             with open(path, "rb") as file:
@@ -69,62 +69,63 @@ class MaskFiles:
             raise read_error(error, path) from error
 
 
-class MaskSource:
-    """A column of masks that are images `numbers` (int64 [n]) of another source."""
+class PictureSource:
+    """A column of the images `numbers` (int64 [n]) of another source."""
 
-    def __init__(self, masks: Source, numbers: npt.NDArray[np.int64]) -> None:
-        self._masks, self._numbers = masks, ArrayColumn(numbers)
+    def __init__(self, pictures: Source, numbers: npt.NDArray[np.int64]) -> None:
+        self._pictures, self._numbers = pictures, ArrayColumn(numbers)
 
     def read(self, index: int) -> bytes | npt.NDArray[Any]:
-        """Return the mask of sample `index`."""
-        return self._masks.read(int(self._numbers.take(index)))
+        """Return the picture of sample `index`."""
+        return self._pictures.read(int(self._numbers.take(index)))
 
     def path(self, index: int, _sample: bytes = b"") -> bytes:
-        """Return the name of the mask of sample `index` in error texts."""
-        return self._masks.path(int(self._numbers.take(index)))
+        """Return the name of the picture of sample `index` in error texts."""
+        return self._pictures.path(int(self._numbers.take(index)))
 
     def content(self) -> bytes:
-        """Return a digest that covers the modification times of the masks' files."""
-        return hashlib.blake2b(content_of(refresh_source(self._masks)).encode(), digest_size=16).digest()
+        """Return a digest that covers the modification times of the pictures' files."""
+        return hashlib.blake2b(content_of(refresh_source(self._pictures)).encode(), digest_size=16).digest()
 
     def digest(self) -> bytes:
-        """Return a digest that identifies the masks."""
-        return hashlib.blake2b(self._masks.fingerprint.encode() + self._numbers.digest(), digest_size=16).digest()
+        """Return a digest that identifies the pictures."""
+        return hashlib.blake2b(self._pictures.fingerprint.encode() + self._numbers.digest(), digest_size=16).digest()
 
 
-def find_masks(source: Source, where: object) -> MaskFiles | BytesColumn | MaskSource:
-    """Return the masks of a source's samples.
+def find_pictures(source: Source, where: object, what: str = "mask") -> PictureFiles | BytesColumn | PictureSource:
+    """Return the pictures of a source's samples.
 
-    where: a folder, in which each mask has the name of its image, with any suffix; a pattern of paths, such as
+    where: a folder, in which each has the name of its image, with any suffix; a pattern of paths, such as
     "masks/{name}_seg.png", where {name} is the image's name without its suffix; a function of the image's name; a list
-    of paths; or a Source with the masks as images of the same names or keys. Raises ValueError.
+    of paths; or a Source with the pictures as images of the same names or keys. what: word for a picture in messages.
+    Raises ValueError.
     """
     if isinstance(where, Source):
-        return MaskSource(where, find_partners(source, where, "mask"))
+        return PictureSource(where, find_partners(source, where, what))
     if callable(where):
-        found = _as_paths(call_by_name(source, where))
-        cure = "return a separate mask for each, or pass a list with one path per sample"
-        refuse_repeated(map(os.fsdecode, found), lambda index: printable(source.path(index)), "samples", cure, "mask")
-        return _check_first(source, MaskFiles(found))
+        found = _as_paths(call_by_name(source, where), what)
+        cure = "return a separate one for each, or pass a list with one path per sample"
+        refuse_repeated(map(os.fsdecode, found), lambda index: printable(source.path(index)), "samples", cure, what)
+        return _check_first(source, PictureFiles(found), what)
     if isinstance(where, (list, tuple, BytesColumn)):
         if len(where) != len(source):
-            raise ValueError(f"masks must be one path per sample ({len(source):,}), got {len(where):,}")
+            raise ValueError(f"{what}s must be one path per sample ({len(source):,}), got {len(where):,}")
         if isinstance(where, BytesColumn):
             return where
-        _warn_of_other_order(source, paths := _as_paths(where))
-        return _check_first(source, MaskFiles(paths))
+        _warn_of_other_order(source, paths := _as_paths(where, what), what)
+        return _check_first(source, PictureFiles(paths), what)
     if not isinstance(where, (str, os.PathLike)):
-        raise ValueError(f"masks must be a folder, pattern, function, list, array or Source, got {shown(where)}")
+        raise ValueError(f"{what}s must be a folder, pattern, function, list, array or Source, got {shown(where)}")
     text = os.fspath(where)
     if "://" in text:
         raise ValueError(
-            f"masks cannot be read from {printable(text)}: pass a local folder, or open_source(...) of masks that are "
-            "images"
+            f"{what}s cannot be read from {printable(text)}: pass a local folder, or open_source(...) of {what}s that "
+            "are images"
         )
     if "{name}" in text:
-        found = [os.fsencode(text.replace("{name}", name)) for name in sample_stems(source, "masks")]
-        return _check_first(source, MaskFiles(found))
-    return MaskFiles(_find_in_folder(source, text))
+        found = [os.fsencode(text.replace("{name}", name)) for name in sample_stems(source, f"{what}s")]
+        return _check_first(source, PictureFiles(found), what)
+    return PictureFiles(_find_in_folder(source, text, what))
 
 
 def sample_names(source: Source) -> Iterable[str]:
@@ -138,38 +139,39 @@ def whole_names(source: Source) -> Iterator[str]:
         yield from sample_names(whole)
 
 
-def _as_paths(values: Sequence[Any]) -> list[bytes]:
+def _as_paths(values: Sequence[Any], what: str) -> list[bytes]:
     for index, path in enumerate(values):
         if not isinstance(path, (str, bytes, os.PathLike)):
-            cure = "pass masks in memory as one array of integers [n, height, width]"
-            raise ValueError(f"the mask of sample {index} must be a path, got {shown(path)}: {cure}")
+            numbers = "integers [n, height, width]" if what == "mask" else "numbers [n, height, width, channels]"
+            cure = f"pass {what}s in memory as one array of {numbers}"
+            raise ValueError(f"the {what} of sample {index} must be a path, got {shown(path)}: {cure}")
     return list(map(os.fsencode, values))
 
 
-def _warn_of_other_order(source: Source, paths: Sequence[bytes]) -> None:
-    """Warn of a list in which masks have the names of other samples: glob lists files in any order."""
+def _warn_of_other_order(source: Source, paths: Sequence[bytes], what: str) -> None:
+    """Warn of a list in which pictures have the names of other samples: glob lists files in any order."""
     names = [stem(os.path.basename(name)) for name in sample_names(source)]
-    masks = [stem(os.path.basename(os.fsdecode(path))) for path in paths]
-    if names == masks or len(known := set(masks)) < len(masks):
+    others = [stem(os.path.basename(os.fsdecode(path))) for path in paths]
+    if names == others or len(known := set(others)) < len(others):
         return
     wrong = [
-        index for index, (name, mask) in enumerate(zip(names, masks, strict=True)) if name != mask and name in known
+        index for index, (name, other) in enumerate(zip(names, others, strict=True)) if name != other and name in known
     ]
     if wrong:
         index = wrong[0]
         first = f"sample {index} ({printable(sample_name(source, index))}): {printable(paths[index])}"
         warn_user(
-            f"the masks of {len(wrong):,} of {count_text(len(names), 'sample')} have the names of others, first "
-            f"{first}: sort both lists, or pass the folder of the masks"
+            f"the {what}s of {len(wrong):,} of {count_text(len(names), 'sample')} have the names of others, first "
+            f"{first}: sort both lists, or pass the folder of the {what}s"
         )
 
 
-def _check_first(source: Source, masks: MaskFiles) -> MaskFiles:
-    """Return `masks` after checking only that the first one exists. Raises ValueError."""
-    if len(source) and not os.path.exists(masks.path(0)):
+def _check_first(source: Source, files: PictureFiles, what: str) -> PictureFiles:
+    """Return `files` after checking only that the first one exists. Raises ValueError."""
+    if len(source) and not os.path.exists(files.path(0)):
         name = printable(sample_name(source, 0))
-        raise ValueError(f"no mask for sample 0 ({name}): {printable(masks.path(0))} does not exist")
-    return masks
+        raise ValueError(f"no {what} for sample 0 ({name}): {printable(files.path(0))} does not exist")
+    return files
 
 
 def _stat(paths: list[bytes]) -> npt.NDArray[np.int64]:
@@ -180,29 +182,35 @@ def _stat(paths: list[bytes]) -> npt.NDArray[np.int64]:
     return stats
 
 
-def _find_in_folder(source: Source, folder: str) -> Iterable[bytes]:
-    """Yield the path of each sample's mask: of files with one name, the possible mask, not its photo or JSON."""
+def _find_in_folder(source: Source, folder: str, what: str) -> Iterable[bytes]:
+    """Yield the path of each sample's picture: of files with one name, the possible one, not a mask's photo or JSON."""
+    can_be = _SUFFIXES[what]
     names: dict[str, str] = {}
     for parent, _, files in os.walk(folder, followlinks=True):
-        for file in sorted(sorted(files, reverse=True), key=_may_be_mask):
+        for file in sorted(sorted(files, reverse=True), key=lambda file: _suffix(file) in can_be):
             name = os.path.relpath(os.path.join(parent, file), folder)
             other = names.get(stem(name))
-            if other is not None and _may_be_mask(other) and _may_be_mask(file):
+            if other is not None and _suffix(other) in can_be and _suffix(file) in can_be:
                 both = f"{printable(other)} and {printable(name)}"
-                raise ValueError(f"two masks have the same name in {printable(folder)}: {both}; remove one of them")
+                raise ValueError(f"two {what}s have the same name in {printable(folder)}: {both}; remove one of them")
             names[stem(name)] = name
-    for index, name in enumerate(sample_stems(source, "masks")):
+    for index, name in enumerate(sample_stems(source, f"{what}s")):
         found = names.get(name)
         if found is None:
             why = f"it must be named {name}.png" if os.path.isdir(folder) else "there is no such folder"
             called = printable(sample_name(source, index))
-            raise ValueError(f"no mask for sample {index} ({called}) in {printable(folder)}: {why}")
+            raise ValueError(f"no {what} for sample {index} ({called}) in {printable(folder)}: {why}")
         yield os.fsencode(os.path.join(folder, found))
 
 
-def _may_be_mask(file: str) -> bool:
-    suffix = os.path.splitext(file)[1].lower()
-    return suffix in IMAGE_SUFFIXES - JPEG_SUFFIXES  # JPEG changes values
+_SUFFIXES = {
+    "mask": IMAGE_SUFFIXES - JPEG_SUFFIXES,
+    "target": IMAGE_SUFFIXES | {".npy"},
+}  # JPEG changes values of masks
+
+
+def _suffix(file: str) -> str:
+    return os.path.splitext(file)[1].lower()
 
 
 def warn_of_ignored_foreground(name: str, read: Callable[[int], Any], count: int, ignore_index: int) -> None:

@@ -1,0 +1,173 @@
+"""ImageTargets: images that belong to samples, such as the sharp image, a depth map or the other half of a pair."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.loaders.data.fields.picture_files import find_pictures
+from penstock.loaders.data.samples.columns import ArrayColumn
+from penstock.loaders.data.sources.contract import Source
+from penstock.loaders.data.sources.step import Field
+from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.fields.field_kinds import FieldKind, TargetRules
+from penstock.pipelines.image_types import INTERPOLATIONS, Interpolation
+from penstock.pipelines.messages.checked import (
+    checked_choice,
+    checked_int,
+    checked_number,
+    checked_tuple,
+    set_checked,
+    shown,
+)
+from penstock.pipelines.sample.target_decoder import Layout, TargetDecoder
+from penstock.pipelines.spec import MAX_CHANNELS, ImagePipeline
+
+_HIGHEST = {"uint8": 255, "uint16": 65535}
+_DTYPES = (*_HIGHEST, "float32")
+_MOST_SCALE = 16
+_LOOKED_AT = 8  # targets tried to find channels and dtype
+
+
+@dataclass(frozen=True)
+class ImageTargets:
+    """The image targets of images; each is cropped, resized, turned and flipped with its image.
+
+    Served as [batch, channels, height, width] in the loader's memory format: levels of `dtype`, or float32 with `mean`
+    and `std` or with `range`. A target that does not have `channels`, a `dtype` or the size of its image times `scale`
+    is a bad sample. Raises ValueError for settings that cannot work.
+
+    Attributes:
+        where: a folder, in which each target has the name of its image, with any suffix; a pattern such as
+            "depth/{name}.npy", where {name} is the image's name without suffix; a function of the image's name that
+            returns a path; a list of paths; numbers [n, height, width] or [n, height, width, channels]; or
+            open_source(...) of images, such as open_source("train.tar", image="target.png"). A file is an image of 8 or
+            16 bits, a TIFF with other levels (several channels need tifffile), or a .npy file, [height, width] or
+            [height, width, channels].
+        dtype: "uint8", "uint16" or "float32"; None for the type of the first target. "float32" accepts targets of all
+            types and keeps their values: a level of 255 is 255.0. Others accept only values that they can represent,
+            and files with their number of bits.
+        channels: number of channels, 1 to 64; None for that of the first target, without alpha. With 3, grey is
+            repeated; alpha is dropped unless there are 2 or 4.
+        interpolation: filter of the resize: "bilinear", "bicubic", "lanczos" or "box" (antialiased), or "nearest",
+            which keeps values: use it for depth with invalid pixels. Moves by auto_augment take the nearest pixel with
+            "nearest", and are bilinear otherwise.
+        scale: sides of a target as a multiple of its image's, and of the pipeline's size: 4 for super-resolution by 4.
+            Windows are scaled exactly. With crop="random" both are copied without a resize, so that they agree to the
+            pixel.
+        fill: level of pixels outside the image, one or one per channel; NaN is possible for "float32".
+        mean, std: serve `(level / 255 - mean) / std` as float32, one number or one per channel; 65535 for "uint16",
+            and `(value - mean) / std` for "float32".
+        range: (low, high), serve levels as float32 from `low` for 0 to `high` for 255 or 65535: (-1, 1) for pix2pix,
+            (0, 65535 / 256) for depth in metres that was stored as PNGs of 256 levels per metre, as in KITTI.
+    """
+
+    where: Any
+    dtype: Literal["uint8", "uint16", "float32"] | None = None
+    channels: int | None = None
+    interpolation: Interpolation = "bilinear"
+    scale: int = 1
+    fill: float | tuple[float, ...] = 0
+    mean: float | tuple[float, ...] | None = None
+    std: float | tuple[float, ...] | None = None
+    range: tuple[float, float] | None = None
+
+    def __post_init__(self) -> None:
+        if self.dtype is not None:
+            checked_choice("dtype of image targets", self.dtype, _DTYPES)
+        if self.channels is not None:
+            set_checked(self, channels=checked_int("channels of image targets", self.channels, 1, MAX_CHANNELS))
+        checked_choice("interpolation of image targets", self.interpolation, INTERPOLATIONS)
+        set_checked(self, scale=checked_int("scale of image targets", self.scale, 1, _MOST_SCALE))
+        if self.range is not None:
+            if self.mean is not None or self.std is not None:
+                raise ValueError("pass either range, or mean and std, for image targets, not both")
+            low, high = checked_tuple("range", self.range, ("low", "high"), checked_number)
+            if low >= high:
+                raise ValueError(f"range must be (low, high) with low below high, got {shown(self.range)}")
+        if (self.mean is None) != (self.std is None):
+            raise ValueError("image targets need both mean and std, or neither")
+
+    def rules(self, layout: Layout) -> FieldKind:
+        """Return the kind of the field for targets of a layout. Raises ValueError for settings that do not fit it."""
+        channels, dtype = self.channels or layout.channels, self.dtype or layout.dtype
+        if channels > MAX_CHANNELS:
+            raise ValueError(f"the first target has {channels} channels, at most {MAX_CHANNELS} work")
+        mean, std = self._moments(dtype, channels)
+        fill = _of_channels("fill", self.fill, channels, partial(_checked_level, dtype=dtype))
+        target = TargetRules(
+            channels=channels, scale=self.scale, interpolation=self.interpolation, fill=fill, mean=mean, std=std
+        )
+        return FieldKind(kind="image", dtype=dtype, target=target)
+
+    def _moments(self, dtype: str, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Return mean and std in levels; () for none."""
+        highest = _HIGHEST.get(dtype)
+        if self.range is not None:
+            if highest is None:
+                raise ValueError("range needs levels of uint8 or uint16, got dtype='float32': pass mean and std")
+            low, high = map(float, self.range)
+            unit = highest / (high - low)
+            return (-low * unit,) * channels, (unit,) * channels
+        if self.mean is None:
+            return (), ()
+        mean = _of_channels("mean", self.mean, channels, checked_number)
+        std = _of_channels("std", self.std, channels, partial(checked_number, above=0))
+        unit = highest or 1
+        return tuple(value * unit for value in mean), tuple(value * unit for value in std)
+
+
+def _of_channels(name: str, value: Any, channels: int, check: Any) -> tuple[float, ...]:
+    values = tuple(value) if isinstance(value, (tuple, list)) else (value,) * channels
+    if len(values) != channels:
+        raise ValueError(f"{name} must be one number, or one for each of {channels} channels, got {shown(value)}")
+    return tuple(float(check(f"{name} of image targets", each)) for each in values)
+
+
+def _checked_level(name: str, value: Any, dtype: str) -> float:
+    if dtype == "float32":
+        return float(value) if isinstance(value, float) and value != value else float(checked_number(name, value))
+    return float(checked_int(name, value, 0, _HIGHEST[dtype]))
+
+
+def target_field(source: Source, spec: ImageTargets) -> Field:
+    """Return the field of a source's image targets. Raises ValueError."""
+    where = spec.where.numpy(force=True) if hasattr(spec.where, "detach") else spec.where
+    if not isinstance(where, np.ndarray):
+        column: Any = find_pictures(source, where, "target")
+    else:
+        column = ArrayColumn(_check_array(where, len(source)))
+    known = spec.channels is not None and spec.dtype is not None
+    return Field(spec.rules(Layout(0, "") if known else _find_layout(source, column)), column)
+
+
+def _check_array(values: npt.NDArray[Any], count: int) -> npt.NDArray[Any]:
+    is_image = values.ndim in (3, 4) and values.dtype.kind in "biuf"
+    if not is_image or len(values) != count or values.shape[3:] > (MAX_CHANNELS,):
+        cure = "; channels come last" if values.ndim == 4 else ""
+        raise ValueError(
+            f"targets must be numbers [{count}, height, width] or [{count}, height, width, channels], one per sample, "
+            f"got {values.dtype} {list(values.shape)}{cure}"
+        )
+    return values
+
+
+def _find_layout(source: Source, column: Any) -> Layout:
+    """Return the layout of the first target that can be decoded. Raises ValueError."""
+    decoder, first = TargetDecoder(None, ImagePipeline()), None
+    for index in _few(len(source)):
+        try:
+            return decoder.layout(column.read(index))
+        except (LoaderError, OSError, ValueError) as error:
+            first = first or error
+    raise ValueError(f"no target can be decoded: {first}; pass ImageTargets(..., channels=, dtype=) to serve others")
+
+
+def _few(count: int) -> Iterator[int]:
+    """Yield the numbers of a few samples, the first one first."""
+    yield from np.unique(np.linspace(0, count - 1, min(count, _LOOKED_AT)).astype(int)).tolist()

@@ -1,0 +1,63 @@
+"""Pictures of samples (masks and image targets), and how their windows follow those of the image."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy.typing as npt
+
+from penstock.pipelines.image_types import TRANSPOSED, UPSIDE_DOWN, Window
+from penstock.pipelines.resampling import resize
+
+Values = npt.NDArray[Any]  # [height, width], or [height, width, channels]
+
+
+class Picture(NamedTuple):
+    """A mask or image target that may not be decoded yet.
+
+    Attributes:
+        width: width in pixels.
+        height: height in pixels.
+        crop: returns a window of it, [height, width] or [height, width, channels].
+    """
+
+    width: int
+    height: int
+    crop: Callable[[Window], Values]
+
+
+def crop_array(values: Values, window: Window) -> Values:
+    """Return a window of an array as a view."""
+    x, y, width, height = window
+    return values[y : y + height, x : x + width]
+
+
+def place_window(
+    crop: Values,
+    place: Window,
+    out: Values,
+    turn: int,
+    flip: bool,
+    outside: int | tuple[float, ...],
+    interpolation: str = "nearest",
+) -> None:
+    """Resize the window of a picture into `out`, and turn it as BatchPlan defines it for an image.
+
+    crop: [h, w] or [h, w, channels]; out: [height, width] or [height, width, channels] of the same type. Pixels outside
+    `place` become `outside`. With "nearest" each pixel has the value of the source pixel under its centre, exactly as
+    with Pillow's NEAREST, which torchvision uses for PIL images; the image's filters have the same centre.
+    """
+    turned = out[:, ::-1] if flip else out
+    turned = turned[::-1] if turn & UPSIDE_DOWN else turned
+    turned = turned.swapaxes(0, 1) if turn & TRANSPOSED else turned
+    x, y, width, height = place
+    if place != (0, 0, turned.shape[1], turned.shape[0]):
+        turned[...] = outside
+    turned[y : y + height, x : x + width] = resize(crop, (height, width), interpolation)
+
+
+def scale_window(window: Window, scale: int) -> Window:
+    """Return a window of an image in pixels of a target with `scale` times its sides."""
+    x, y, width, height = window
+    return x * scale, y * scale, width * scale, height * scale
