@@ -6,9 +6,10 @@ import warnings
 from penstock.pipelines.augmentations import Augmentations
 from penstock.pipelines.batch.stage import BatchStage
 from penstock.pipelines.errors import ERROR_CODES, LoaderError
-from penstock.pipelines.pipeline_settings import PipelineSettings
+from penstock.pipelines.pipeline_settings import EvaluationSettings, PipelineSettings
 from penstock.pipelines.plan.crops import BatchPlan, plan_batch
 from penstock.pipelines.presets import deit3, deit3_21k, dino, simclr, timm_a1, timm_a2, timm_a3
+from penstock.pipelines.pretrained import for_hugging_face, for_timm
 from penstock.pipelines.sample.decode import ImageDecoder
 from penstock.pipelines.spec import IMAGENET_MEAN, IMAGENET_STD, ImagePipeline, imagenet_eval, imagenet_train
 
@@ -19,6 +20,7 @@ __all__ = [
     "Augmentations",
     "BatchPlan",
     "BatchStage",
+    "EvaluationSettings",
     "ImageDecoder",
     "ImagePipeline",
     "LoaderError",
@@ -26,6 +28,8 @@ __all__ = [
     "deit3",
     "deit3_21k",
     "dino",
+    "for_hugging_face",
+    "for_timm",
     "imagenet_eval",
     "imagenet_train",
     "plan_batch",

@@ -29,8 +29,8 @@ class PipelineSettings(TypedDict, total=False):
     rotate90: float
     vertical_flip: float
     flip: float
-    channels: Literal[1, 3]
-    depth: Literal[8, 16]
+    channels: int
+    depth: Literal[8, 16, 32]
     mean: float | Sequence[float]
     std: float | Sequence[float]
     exif: Literal["ignore", "apply"]
@@ -53,3 +53,21 @@ class PipelineSettings(TypedDict, total=False):
     erasing: float
     mixup: float
     cutmix: float
+
+
+class EvaluationSettings(TypedDict, total=False):
+    """Settings of imagenet_eval and of ImagePipeline.evaluation, for functions of your own that pass them on."""
+
+    crop: Literal["center", "full", "letterbox", "five", "ten"]
+    center_fraction: float | None
+    shorter_side: int | None
+    align: Literal["center", "top_left"]
+    fill: int | Sequence[int]
+    channels: int
+    depth: Literal[8, 16, 32]
+    mean: float | Sequence[float]
+    std: float | Sequence[float]
+    exif: Literal["ignore", "apply"]
+    interpolation: Interpolation
+    resample: Literal["torch", "pillow"]
+    max_pixels: int

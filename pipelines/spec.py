@@ -21,7 +21,7 @@ from penstock.pipelines.messages.checked import (
     shown,
 )
 from penstock.pipelines.messages.foreign_names import refuse_unknown
-from penstock.pipelines.pipeline_settings import Crop, PipelineSettings
+from penstock.pipelines.pipeline_settings import Crop, EvaluationSettings, PipelineSettings
 
 MAX_VIEWS = 256  # a view number has 8 bits, next to the bits for the purpose of a draw
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
@@ -232,6 +232,39 @@ class ImagePipeline:
         drawn = self.flip > 0 or self.vertical_flip > 0 or self.rotate90 > 0
         return drawn or self.crop in _RANDOM_CROPS or self.interpolation == "random" or self.augment.active
 
+    def evaluation(
+        self, size: int | tuple[int, int] | None = None, **changes: Unpack[EvaluationSettings]
+    ) -> ImagePipeline:
+        """Return the pipeline that evaluates a model trained with this one; it is not random.
+
+        It has the same size, channels, depth, mean, std, EXIF handling, interpolation ("bicubic" for "random"),
+        resample and max_pixels, and no flips, turns and augmentations. Its crop follows from this one:
+
+        - "random_resized": "center" with this pipeline's `center_fraction`, 0.875 unless set;
+        - "random": "center", with `shorter_side` the geometric mean of its range, or at the same scale without one;
+        - "scale_jitter": "letterbox", with the same `align` and `fill`;
+        - others stay as they are.
+
+        `size` is one side or (height, width); a `shorter_side` of this pipeline grows to it. `changes` are settings of
+        imagenet_eval: evaluation(288, center_fraction=1.0). Raises TypeError and ValueError as imagenet_eval does.
+        """
+        settings = {name: getattr(self, name) for name in _KEPT}
+        settings["size"] = self.size if size is None else size
+        crop = changes.get("crop", _EVALUATION_OF.get(self.crop, self.crop))
+        if self.interpolation == "random":
+            settings["interpolation"] = "bicubic"
+        for name, crops in (("align", ("letterbox",)), ("fill", ("letterbox", "center", "five", "ten"))):
+            if crop in crops:
+                settings[name] = getattr(self, name)
+        if crop in ("center", "five", "ten"):
+            low, high = self.shorter_side_range
+            shortest = 0 if size is None or not low else max(_pair(size))
+            if "center_fraction" not in changes:
+                settings["shorter_side"] = max(round((low * high) ** 0.5), shortest) or None
+            keeps_scale = self.crop == "random" and not low
+            settings["center_fraction"] = None if keeps_scale else self.center_fraction
+        return _evaluation("evaluation", {**settings, "crop": crop, **changes})
+
     @property
     def shorter_side_range(self) -> tuple[int, int]:
         """Lowest and highest length of the shorter side; (0, 0) without such a resize."""
@@ -271,6 +304,11 @@ class ImagePipeline:
 
 _TYPES: dict[int, Any] = {8: np.uint8, 16: np.uint16, 32: np.float32}
 _OF_IMAGES = tuple(field.name for field in fields(ImagePipeline))
+_EVALUATED = ("size", *EvaluationSettings.__annotations__)
+# Settings of a pipeline that its evaluation has too, whatever their crops.
+_KEPT = ("size", "channels", "depth", "mean", "std", "exif", "interpolation", "resample", "max_pixels")
+# The crop that shows at evaluation what another crop shows on average; others are not random and stay.
+_EVALUATION_OF: dict[str, Crop] = {"random_resized": "center", "random": "center", "scale_jitter": "letterbox"}
 PIPELINE_SETTINGS = (*_OF_IMAGES, *(field.name for field in fields(Augmentations)))
 
 
@@ -294,16 +332,23 @@ def imagenet_train(size: int | tuple[int, int] = 224, **settings: Unpack[Pipelin
     return ImagePipeline(size=_pair(size), **given)
 
 
-def imagenet_eval(
-    size: int | tuple[int, int] = 224, *, center_fraction: float | None = 0.875, **unknown: object
-) -> ImagePipeline:
+def imagenet_eval(size: int | tuple[int, int] = 224, **settings: Unpack[EvaluationSettings]) -> ImagePipeline:
     """Return the usual pipeline for evaluation: a centre crop with the field of view of `Resize(256), CenterCrop(224)`.
 
-    `size` is in pixels, one side or (height, width); nothing is flipped.
-    Raises TypeError for any other setting: use ImagePipeline(crop="center", ...) for these.
+    `size` is in pixels, one side or (height, width); nothing is flipped. `settings` are fields of ImagePipeline that
+    have a place in an evaluation, such as center_fraction=0.95, mean=, std= or interpolation="bicubic". Raises
+    TypeError for any other setting, ValueError for a crop or an interpolation that is drawn, and as ImagePipeline does.
     """
-    refuse_unknown("imagenet_eval", list(unknown), ("size", "center_fraction"))
-    return ImagePipeline(size=_pair(size), crop="center", flip=0.0, center_fraction=center_fraction)
+    return _evaluation("imagenet_eval", {"crop": "center", **settings, "size": size})
+
+
+def _evaluation(function: str, settings: dict[str, Any]) -> ImagePipeline:
+    refuse_unknown(function, [name for name in settings if name not in _EVALUATED], _EVALUATED)
+    pipeline = ImagePipeline(**{**settings, "size": _pair(settings["size"]), "flip": 0.0})
+    if pipeline.random:
+        drawn = "interpolation" if pipeline.interpolation == "random" else "crop"
+        raise ValueError(f"{drawn} must not be random in an evaluation, got {shown(settings[drawn])}")
+    return pipeline
 
 
 _SAME_IN_VIEWS = ("exif", "resample", "max_pixels", "channels", "depth", "fill")  # one call makes all views

@@ -28,6 +28,7 @@ from penstock.loaders.make.batch_planner import BatchPlanner
 from penstock.loaders.make.engine_contract import Engine
 from penstock.loaders.make.finishing import finishing_steps
 from penstock.loaders.make.native_rows import suits_native_library
+from penstock.loaders.make.normalising import note_normalising
 from penstock.loaders.make.own.own_indices import OwnIndices
 from penstock.loaders.make.own_transform import saved_functions
 from penstock.loaders.make.served_text import serve_text, text_rule
@@ -42,7 +43,7 @@ from penstock.loaders.run.engine.options import WorkerOptions
 from penstock.loaders.run.engine.slots import consumer_bytes
 from penstock.loaders.run.feed.batch_feed import DeviceFeed, Stage
 from penstock.loaders.run.feed.copies import usable_device
-from penstock.pipelines.batch.stage import BatchStage, PatchStage
+from penstock.pipelines.batch.stage import BatchStage, PatchStage, PlainStage
 from penstock.pipelines.batch.target_stage import TargetStage, target_stages
 from penstock.pipelines.messages.checked import checked_bool, checked_int
 from penstock.pipelines.sample.decode import NATIVE
@@ -288,7 +289,7 @@ def create_loader(  # noqa: PLR0913  this function accepts all settings of a loa
         },
     )
     targets = target_stages(field_kinds_of(data), target, memory_format)
-    return Loader(
+    loader = Loader(
         partial(_open, choice.backend.name, planner, choice.options, stages, targets, batch_transform, with_geometry),
         schedule,
         state,
@@ -300,6 +301,9 @@ def create_loader(  # noqa: PLR0913  this function accepts all settings of a loa
         about=_describe(choice, planner, stages[0]),
         follows=name_line(sys._getframe(1)) if rank is None else None,
     )
+    if dtype.is_floating_point and not isinstance(stages[0], PlainStage):
+        note_normalising(loader, named, views, trains=shuffled or is_random)
+    return loader
 
 
 def _open(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal, get_args, get_origin, get_type_hints
 
 from penstock.pipelines.augmentations import Augmentations
-from penstock.pipelines.pipeline_settings import PipelineSettings
+from penstock.pipelines.pipeline_settings import EvaluationSettings, PipelineSettings
 from penstock.pipelines.spec import PIPELINE_SETTINGS, ImagePipeline
 
 
@@ -18,3 +18,9 @@ def test_the_values_that_type_checkers_accept_are_those_of_the_field() -> None:
     for name, known in get_type_hints(PipelineSettings).items():
         literals = [part for part in (known, *get_args(known)) if get_origin(part) is Literal]
         assert literals == [part for part in (taken[name], *get_args(taken[name])) if get_origin(part) is Literal]
+
+
+def test_the_settings_of_evaluations_are_those_of_pipelines_without_random_values() -> None:
+    settings, drawn = get_type_hints(PipelineSettings), {"crop", "shorter_side", "interpolation"}
+    for name, known in get_type_hints(EvaluationSettings).items():
+        assert (known == settings[name]) is (name not in drawn)

@@ -185,6 +185,54 @@ def test_presets() -> None:
         imagenet_train(colour="blue")
 
 
+def test_an_evaluation_takes_every_setting_that_is_not_random() -> None:
+    given = {"mean": (0.5,) * 3, "std": (0.2,) * 3, "interpolation": "bicubic", "exif": "apply", "depth": 16}
+    evaluation = imagenet_eval((64, 48), center_fraction=0.9, **given)  # type: ignore[arg-type]
+    assert evaluation == ImagePipeline(size=(64, 48), crop="center", flip=0.0, center_fraction=0.9, **given)  # type: ignore[arg-type]
+    assert imagenet_eval(64, crop="full", max_pixels=10**6).crop == "full"
+    for name in ("flip", "vertical_flip", "rotate90", "scale", "ratio", "padding", "jitter", "augment"):
+        with pytest.raises(TypeError, match=f"imagenet_eval has no setting {name}"):
+            imagenet_eval(64, **{name: 0})  # type: ignore[arg-type]
+    for random in ({"crop": "random"}, {"crop": "random_resized"}, {"interpolation": "random"}):
+        with pytest.raises(ValueError, match=f"{next(iter(random))} must not be random in an evaluation"):
+            imagenet_eval(64, **random)  # type: ignore[arg-type]
+
+
+def test_the_evaluation_of_a_pipeline_agrees_with_it() -> None:
+    same = {"mean": (0.5,) * 3, "std": (0.2,) * 3, "exif": "apply", "interpolation": "lanczos", "max_pixels": 10**7}
+    for settings, evaluation in (
+        ({}, {}),
+        ({"mixup": 0.2, "erasing": 0.5, "auto_augment": "rand", "scale": (0.3, 1), "rotate90": 0.5}, {}),
+        ({"center_fraction": 1.0}, {"center_fraction": 1.0}),
+        ({"channels": 1, "mean": 0.5, "std": 0.2}, {"channels": 1, "mean": 0.5, "std": 0.2}),
+        ({"depth": 16}, {"depth": 16}),
+        ({"interpolation": "random"}, {"interpolation": "bicubic"}),
+        ({"crop": "random", "padding": 4}, {"center_fraction": None}),
+        ({"crop": "random", "shorter_side": (260, 1040)}, {"shorter_side": 520}),
+        ({"crop": "random", "shorter_side": 64, "padding": 4}, {"shorter_side": 64}),
+        (
+            {"crop": "scale_jitter", "align": "top_left", "fill": 9},
+            {"crop": "letterbox", "align": "top_left", "fill": 9},
+        ),
+        ({"crop": "letterbox", "fill": 9}, {"crop": "letterbox", "fill": 9}),
+        ({"crop": "full"}, {"crop": "full"}),
+        ({"crop": "ten", "flip": 0, "shorter_side": 70}, {"crop": "ten", "shorter_side": 70}),
+    ):
+        found = imagenet_train(64, **{**same, **settings}).evaluation()
+        assert found == imagenet_eval(64, **{**same, **evaluation})
+        assert not found.random
+        assert found.evaluation() == found
+    assert imagenet_train().evaluation() == imagenet_eval()
+    assert imagenet_train(64).evaluation((80, 96), center_fraction=0.95) == imagenet_eval(
+        (80, 96), center_fraction=0.95
+    )
+    grown = imagenet_train(64, crop="random", shorter_side=64).evaluation(80)
+    assert (grown.size, grown.shorter_side) == ((80, 80), (80, 80))
+    assert imagenet_train(64, crop="random", shorter_side=70).evaluation(center_fraction=0.9).shorter_side is None
+    with pytest.raises(TypeError, match="evaluation has no setting crop_pct: pass center_fraction="):
+        imagenet_train(64).evaluation(crop_pct=0.9)  # type: ignore[call-arg]
+
+
 # ---- augmentations ----
 
 
