@@ -24,7 +24,7 @@ _PLAIN_PROCESSORS = (
     *("MobileNetV2", "Siglip", "ViT"),
 )
 _OTHER_STEPS = ("do_pad", "do_flip_channel_order", "do_thumbnail", "do_align_long_axis", "do_rescale_offset")
-_OWN = "pass its own transform with crop='none' or your own settings to imagenet_train and imagenet_eval"
+_OWN = "choose the settings of imagenet_train and imagenet_eval yourself"
 
 
 def for_timm(model: Any, **settings: Unpack[PipelineSettings]) -> Pipelines:
