@@ -11,6 +11,7 @@ from penstock.loaders.data.fields.field_specs import Boxes, Coco, Keypoints, Mas
 from penstock.loaders.data.fields.geometry import Geometry
 from penstock.loaders.data.fields.image_targets import ImageTargets
 from penstock.loaders.data.sources.contract import Source
+from penstock.loaders.data.sources.sample import Sample
 from penstock.loaders.data.tables.field_columns import Column
 from penstock.loaders.drop_in.data_loader import DataLoader
 from penstock.loaders.front.batch import Batch
@@ -50,6 +51,7 @@ __all__ = [
     "PatchBudget",
     "PerClass",
     "Repeated",
+    "Sample",
     "Source",
     "Yolo",
     "channel_statistics",

@@ -320,9 +320,12 @@ class DataLoader(TorchDataLoader[T_co]):
 
 
 def _refuse_source(dataset: object) -> None:
-    is_source = hasattr(dataset, "fingerprint") and hasattr(dataset, "read") and not hasattr(dataset, "__getitem__")
+    is_own = not hasattr(dataset, "__getitem__") or type(dataset).__module__.startswith("penstock.")
+    is_source = is_own and hasattr(dataset, "fingerprint") and hasattr(dataset, "read")
     if isinstance(dataset, (str, os.PathLike)) or is_source:
-        raise ValueError(f"dataset must have __getitem__, got {shown(dataset)}: create_loader accepts folders, sources")
+        raise ValueError(
+            f"dataset must be a Dataset of torch, got {shown(dataset)}: create_loader accepts folders, sources"
+        )
 
 
 def _check_seed(seed: object) -> int | None:

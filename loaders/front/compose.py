@@ -14,7 +14,7 @@ from penstock.loaders.data.cache.hdf5_cache import Hdf5Cache
 from penstock.loaders.data.fields.field_specs import Boxes, Coco, Keypoints, Yolo, count_values, field_source
 from penstock.loaders.data.labels.collect_texts import LEAVE_OUT
 from penstock.loaders.data.labels.labelled import count_labels, label_source
-from penstock.loaders.data.sources.contract import Source
+from penstock.loaders.data.sources.contract import SampledSource, Source
 from penstock.loaders.data.sources.data import Data, find_whole, join_sources
 from penstock.loaders.data.sources.step import MixtureShares
 from penstock.loaders.data.tables.field_columns import fill_columns, has_column, refuse_other_order
@@ -57,7 +57,9 @@ def split(
     return split_source(open_source(source, **options), parts, seed=seed, by_class=by_class, save=save)
 
 
-def with_labels(source: SourceLike, labels: Any, *, classes: Any = None, **options: Unpack[RelabelOptions]) -> Source:
+def with_labels(
+    source: SourceLike, labels: Any, *, classes: Any = None, **options: Unpack[RelabelOptions]
+) -> SampledSource:
     """Return the data with your own labels of any kind, one per image in the order of the data.
 
         prices = with_labels("photos", np.array([1.5, 0.2, ...]))  # float32 [batch] in each batch
@@ -81,16 +83,16 @@ def with_labels(source: SourceLike, labels: Any, *, classes: Any = None, **optio
     given: dict[str, Any] = {**options}
     part = take_options(given)
     whole = open_source(source, **given)
-    if part and count_labels(labels) == len(whole):
-        return take_part(label_source(whole, labels, classes), **part)
-    return label_source(take_part(whole, **part), labels, classes)
+    later = part if count_labels(labels) == len(whole) else {}
+    labelled = label_source(whole if later else take_part(whole, **part), labels, classes)
+    return take_part(labelled, **later)
 
 
 @overload
-def with_fields(source: SourceLike, **fields: Unpack[FieldOptions]) -> Source: ...
+def with_fields(source: SourceLike, **fields: Unpack[FieldOptions]) -> SampledSource: ...
 @overload
-def with_fields(source: SourceLike, **fields: Any) -> Source: ...  # fields of any name
-def with_fields(source: SourceLike, **fields: Any) -> Source:
+def with_fields(source: SourceLike, **fields: Any) -> SampledSource: ...  # fields of any name
+def with_fields(source: SourceLike, **fields: Any) -> SampledSource:
     """Return the data with more fields per sample than image and label; batches have them by name.
 
         with_fields("images", mask="masks")  # {"images": ..., "labels": ..., "mask": uint8 [batch, height, width]}
@@ -175,7 +177,7 @@ def _is_in_pixels(name: str, value: object) -> bool:
     return isinstance(value, Keypoints) or (name in ("boxes", "keypoints") and not isinstance(value, (Coco, Yolo)))
 
 
-def mix(parts: Mapping[str, tuple[SourceLike, Any]], **options: Unpack[OpenOptions]) -> Source:
+def mix(parts: Mapping[str, tuple[SourceLike, Any]], **options: Unpack[OpenOptions]) -> SampledSource:
     """Return several data sets as one source. Each epoch takes a fixed share of its samples from each data set.
 
         source = mix({"photos": ("photos", 0.7), "drawings": ("drawings", [0.1, 0.2, 0.3])})
@@ -235,7 +237,7 @@ def _checked_schedule(name: str, share: Any) -> list[float]:
 
 def stack(
     sources: Sequence[SourceLike], *, by: Literal["name", "position"] = "name", **options: Unpack[OpenOptions]
-) -> Source:
+) -> SampledSource:
     """Return samples whose channels are those of one image of each source, such as one file for each band.
 
         source = stack(["scenes/red", "scenes/green", "scenes/blue", "scenes/near_infrared"])
@@ -256,7 +258,7 @@ def stack(
     return StackedSource([open_source(source, **options) for source in sources], by)
 
 
-def concat(sources: Sequence[SourceLike], **options: Unpack[OpenOptions]) -> Source:
+def concat(sources: Sequence[SourceLike], **options: Unpack[OpenOptions]) -> SampledSource:
     """Return several data sets as one source, one after the other. Classes of the same name become one class.
 
     sources: any sources that open_source accepts, each opened with `options`. Equal class tuples are kept. Other

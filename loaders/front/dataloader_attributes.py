@@ -13,6 +13,7 @@ import numpy as np
 from torch.utils.data import DistributedSampler
 
 from penstock.loaders.data.sources.contract import Source, field_kinds_of, has_targets
+from penstock.loaders.data.sources.sample import Sample, read_sample
 from penstock.loaders.order.cursor import NOWHERE, Cursor
 from penstock.loaders.order.ledger import CountSources
 from penstock.loaders.order.schedule import Schedule
@@ -37,7 +38,7 @@ class Category(NamedTuple):
 
 
 class ServedData:
-    """The data of a loader. It serves batches by their places, but no single samples.
+    """The data of a loader. It serves batches by their places, and single samples by number, as they are stored.
 
     Args:
         begin: starts an iteration of the loader at a place.
@@ -61,6 +62,10 @@ class ServedData:
         everything = np.arange(len(self))
         of = self._source.targets(everything) if has_targets(self._source) else self._source.labels(everything)
         return map_targets(lambda part: part.tolist(), of)
+
+    def __getitem__(self, index: int) -> Sample:
+        """Return sample `index` of the source, without crop and augmentation; see read_sample."""
+        return read_sample(self._source, index)
 
     def __getitems__(self, places: list[Cursor]) -> object:
         """Return the batch at the one place in `places`, and advance the loader past it.

@@ -33,7 +33,7 @@ from penstock.loaders.data.remote.pinned_urls import pin_url
 from penstock.loaders.data.remote.remote_source import REMOTE_OPTIONS, check_reading
 from penstock.loaders.data.remote.url_patterns import expand_url, is_url_pattern
 from penstock.loaders.data.remote.whole_files import copy_urls, copy_whole
-from penstock.loaders.data.sources.contract import Reopening, Source
+from penstock.loaders.data.sources.contract import Reopening, SampledSource, Source
 from penstock.loaders.data.sources.data import find_whole, join_sources
 from penstock.loaders.data.sources.source_faults import check_source
 from penstock.loaders.data.tables import open_lists
@@ -211,7 +211,7 @@ def select_options(path: str | bytes | os.PathLike[str], options: Mapping[str, A
     return {name: value for name, value in options.items() if name in accepted}
 
 
-def open_source(spec: SourceLike, **options: Unpack[OpenOptions]) -> Source:
+def open_source(spec: SourceLike, **options: Unpack[OpenOptions]) -> SampledSource:
     """Open data of any kind as a Source, or a part of it; return a Source unchanged.
 
     spec: a path or URL of a folder, file or cache; a pattern of these with wildcards or braces; a pair (images, labels)

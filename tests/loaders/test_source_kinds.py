@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from nginx_server import NGINX, NO_NGINX, serve_by_nginx
@@ -17,8 +18,10 @@ from range_server import RangeServer
 from served_rows import Row, serve
 from source_kinds import Data, OpenArguments, Rows, kinds_that, serve_kinds
 
-from penstock.loaders import create_loader
+from penstock.loaders import create_loader, open_source
+from penstock.loaders.data.sources.sample import read_sample
 from penstock.loaders.front.loader import Loader
+from penstock.loaders.front.open_source import SOURCE_OPTIONS
 from penstock.pipelines import imagenet_train
 
 NUM_PHOTOS = 29
@@ -82,6 +85,24 @@ def open_loader(held: OpenArguments, **settings: Any) -> Loader:
 def expected(held: Callable[[str], OpenArguments]) -> list[Row]:
     with open_loader(held("folder")) as loader:
         return serve(loader) + serve(loader)
+
+
+@pytest.mark.parametrize("kind", SOURCES)
+def test_every_kind_has_samples_by_number(held: Callable[[str], OpenArguments], kind: str) -> None:
+    (spec, options), (folder, _) = held(kind), held("folder")
+    reading = {name: value for name, value in options.items() if name in SOURCE_OPTIONS}
+    source, reference = open_source(spec, **reading), open_source(folder)
+    for number in (0, 11, -1):
+        sample = read_sample(source, number) if kind == "own source" else source[number]
+        other = reference[number]
+        image, label = sample
+        assert np.array_equal(image, other.image)
+        assert (image.dtype, label, sample.class_name, sample.index) == (
+            np.uint8,
+            *(other.label, other.class_name),
+            number % NUM_PHOTOS,
+        )
+    assert kind == "own source" or sum(1 for _ in source) == NUM_PHOTOS
 
 
 @pytest.mark.parametrize(("kind", "engine"), CASES)

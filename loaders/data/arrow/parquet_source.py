@@ -38,6 +38,7 @@ from penstock.loaders.data.samples.columns import ArrayColumn
 from penstock.loaders.data.samples.samples import Samples
 from penstock.loaders.data.samples.samples_writer import SamplesWriter
 from penstock.loaders.data.sources.contract import Reopening
+from penstock.loaders.data.sources.sample import BySample
 from penstock.loaders.system.file_read import mtime_ns, read_error, read_unchanged
 from penstock.loaders.system.retries import with_retries
 from penstock.pipelines.errors import LoaderError, printable
@@ -53,7 +54,7 @@ _FEW_PER_GROUP = 4  # below this number of samples read per decoded group, the o
 _SEEN_GROUPS = 32  # number of decoded groups before the check
 
 
-class ParquetSource:
+class ParquetSource(BySample):
     """A source of images in row groups; samples are the rows, file by file, without unlabelled rows.
 
     Opening reads the footers and the label column. Reading a sample decodes its row group, unless it is kept in memory:

@@ -18,6 +18,7 @@ from penstock.loaders.data.cache.hdf5_file import CacheFile
 from penstock.loaders.data.cache.shards import MANIFEST, check_shards, is_shard_name, read_manifest
 from penstock.loaders.data.fields.packed_fields import join_fields
 from penstock.loaders.data.samples.columns import ArrayColumn, RaggedColumn, take_values
+from penstock.loaders.data.sources.sample import BySample
 from penstock.loaders.system.shared_memory import SharedArray
 from penstock.pipelines.errors import LoaderError, count_text, size_text
 from penstock.pipelines.jpeg.header import EOI
@@ -33,7 +34,7 @@ _NATIVE_KINDS = np.array([native.STORED, native.STRIPS, native.PIXELS], np.uint8
 _LOCATED = tuple(name for name in RECORD.names or () if name not in ("length", "label", "kind"))
 
 
-class Hdf5Cache:
+class Hdf5Cache(BySample):
     """A source of the images of one cache file, or of the shards of a set, in the order of the original source.
 
     Opening checks the structure and the tables of the files; each read checks the CRC of its bytes. The tables, 42

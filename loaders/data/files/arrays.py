@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.loaders.data.samples.columns import ArrayColumn
+from penstock.loaders.data.sources.sample import BySample
 from penstock.pipelines.errors import LoaderError, count_text
 from penstock.pipelines.image_types import Levels
 from penstock.pipelines.native.rows import MEMORY, NO_NAMES, Names, Rows
@@ -23,7 +24,7 @@ _THREADS = 8
 _USUAL = (1, 3)
 
 
-class ArraySource:
+class ArraySource(BySample):
     """A source of pixels and labels in shared memory: copied there once, mapped by each worker.
 
     images: uint8 [n, h, w, 3], or grey as [n, h, w, 1] or [n, h, w]; numpy array or torch tensor; up to 64 channels for

@@ -13,6 +13,7 @@ from penstock.loaders.data.samples.file_stats import is_unchanged
 from penstock.loaders.data.samples.samples import Samples, as_prefix
 from penstock.loaders.data.samples.version import MISSING
 from penstock.loaders.data.sources.contract import ONE_CLASS, Reopening, Source
+from penstock.loaders.data.sources.sample import BySample
 from penstock.loaders.system.file_read import read_error, read_unchanged
 from penstock.loaders.system.retries import with_retries
 from penstock.loaders.system.saved_columns import drop_index
@@ -23,7 +24,7 @@ from penstock.pipelines.native.rows import Names, Rows
 MAX_FILE_BYTES = 512 << 20
 
 
-class IndexedSource:
+class IndexedSource(BySample):
     """A source of samples at the places in an index; a file that has changed since is refused.
 
     Pickles as the name and digest of its index, which each worker maps.

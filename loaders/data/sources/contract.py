@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Generic, NamedTuple, Protocol, TypeGuard, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeGuard, TypeVar, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,9 @@ from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.fields.field_kinds import FieldKind
 from penstock.pipelines.native.rows import Names, Rows
 from penstock.pipelines.targets import Targets
+
+if TYPE_CHECKING:
+    from penstock.loaders.data.sources.sample import Sample
 
 Opened = TypeVar("Opened")
 ONE_CLASS = b"."  # the class of images without labels, such as those of a flat folder
@@ -64,6 +67,14 @@ class Source(Protocol):
 
     def describe(self) -> str:
         """Return one line for users: images, classes, bytes."""
+        ...
+
+
+class SampledSource(Source, Protocol):
+    """A source of this package, with its samples by number."""
+
+    def __getitem__(self, index: int) -> Sample:
+        """Return sample `index` as it is stored; see Sample."""
         ...
 
 

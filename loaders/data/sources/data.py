@@ -16,6 +16,7 @@ from penstock.loaders.data.samples.columns import StoredValues, take_values
 from penstock.loaders.data.sources.contract import (
     Abilities,
     BlockSource,
+    SampledSource,
     Source,
     content_of,
     field_kinds_of,
@@ -27,6 +28,7 @@ from penstock.loaders.data.sources.contract import (
     sample_name,
 )
 from penstock.loaders.data.sources.joined import check_fields, check_targets, locate_joined, merge_classes, renumber
+from penstock.loaders.data.sources.sample import BySample
 from penstock.loaders.data.sources.step import Field, MixtureShares, Step
 from penstock.loaders.system.shared_memory import SharedArray
 from penstock.pipelines.errors import LoaderError, count_text
@@ -39,7 +41,7 @@ _SHOWN = 3  # parts described by describe()
 _ALONE = ""  # the name of unnamed labels
 
 
-class Data:
+class Data(BySample):
     """All samples of several sources, in the order of the sources, or chosen samples of one source.
 
     Labels and fields come from added columns, or from the sources; only the sources read images, so a cache can replace
@@ -356,11 +358,11 @@ def as_data(source: Source) -> Data:
     return source if is_open else Data([source])  # type: ignore[return-value]
 
 
-def join_sources(sources: Sequence[Source]) -> Source:
+def join_sources(sources: Sequence[Source]) -> SampledSource:
     """Return several sources as one; a single source unchanged. Raises ValueError without a source."""
     if not sources:
         raise ValueError("concat needs at least one source, got none")
-    return sources[0] if len(sources) == 1 else Data(sources, joined=True)
+    return sources[0] if len(sources) == 1 else Data(sources, joined=True)  # type: ignore[return-value]
 
 
 def find_whole(source: Source) -> list[Source]:

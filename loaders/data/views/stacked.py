@@ -24,6 +24,7 @@ from penstock.loaders.data.sources.contract import (
     refuse_mixture,
     sample_name,
 )
+from penstock.loaders.data.sources.sample import BySample
 from penstock.pipelines.errors import LoaderError, count_text, printable
 from penstock.pipelines.messages.checked import checked_choice
 from penstock.pipelines.messages.user_warnings import warn_user
@@ -34,7 +35,7 @@ from penstock.pipelines.targets import Targets
 Indices = npt.NDArray[np.int64]
 
 
-class StackedSource:
+class StackedSource(BySample):
     """A source of samples with one image of each of several sources; names and labels are those of the first.
 
     Args:

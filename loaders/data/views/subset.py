@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.data.sources.contract import Source, refuse_mixture, refuse_targets
+from penstock.loaders.data.sources.contract import SampledSource, Source, refuse_mixture, refuse_targets
 from penstock.loaders.data.sources.data import Data, as_data, find_places
 from penstock.loaders.data.views.subset_spec import SubsetSpec, is_slice, parse_subset
 from penstock.pipelines.messages.checked import checked_int
@@ -40,7 +40,7 @@ def _is_permuted(indices: npt.NDArray[np.integer[Any]], count: int) -> bool:
     return not np.array_equal(indices, rows) and np.array_equal(np.sort(indices), rows)
 
 
-def take_part(source: Source, subset: SubsetSpec = None, max_per_class: int | None = None) -> Source:
+def take_part(source: Source, subset: SubsetSpec = None, max_per_class: int | None = None) -> SampledSource:
     """Return part of a source, by options of open_source: first the subset, then at most `max_per_class` per class.
 
     Warns (UserWarning) of a slice that leaves out whole classes of a source sorted by class. Raises as parse_subset and
@@ -55,7 +55,7 @@ def take_part(source: Source, subset: SubsetSpec = None, max_per_class: int | No
         source = as_data(source).take(indices)
     if max_per_class is not None:
         source = limit_per_class(source, checked_int("max_per_class", max_per_class, 1))
-    return source
+    return source  # type: ignore[return-value]  # a user's own source may have no samples by number
 
 
 def limit_per_class(source: Source, most: int) -> Source:

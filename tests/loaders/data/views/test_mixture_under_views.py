@@ -159,7 +159,7 @@ def test_options_of_a_loader_that_lose_the_shares_are_refused() -> None:
         case.open(labelled, weights=np.ones(case.num_samples))
     with pytest.raises(ValueError, match="cannot be shuffled by blocks"):
         case.open(labelled, shuffle="blocks", epoch_samples=None)
-    with pytest.raises(ValueError, match="dataset must have __getitem__"):
+    with pytest.raises(ValueError, match="dataset must be a Dataset of torch"):
         DataLoader(labelled)
 
 
