@@ -1,20 +1,25 @@
 """Compares the rates of kinds of samples and shapes of batches with other loaders that do the same work.
 
 `python sample_rates.py PHOTOS --rounds 5 --json FILE`: images per second in alternating rounds, with two workers or
-threads each: one random crop of each image (with --gpu on the GPU); eight views of each image; the user's own transform
-in numpy; a mask with each image (PNG, made from the photos); batches in aspect buckets compared with batches of one
-size. The others are torch's DataLoader with Pillow, DALI if it is installed, and FFCV of another interpreter: `--ffcv
+threads each: one random crop of each image (with --gpu on the GPU), bilinear and bicubic; eight views of each image;
+the user's own transform in numpy; a mask with each image (PNG, made from the photos); an image target (the photos
+again); a caption in tars, as 77 token numbers; batches in aspect buckets compared with batches of one size. The others
+are torch's DataLoader with Pillow, DALI and WebDataset if they are installed, and FFCV of another interpreter: `--ffcv
 PYTHON`. samples_by_dali.py and samples_by_ffcv.py describe how they do it, OUT_OF_REACH what they cannot do.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import io
 import os
+import random
+import shutil
 import statistics
 import subprocess
+import tarfile
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,20 +28,31 @@ import numpy as np
 import torch
 import typer
 from PIL import Image
-from sample_kinds import BATCH, SIZE, VIEWS, WORKERS, count_rate, shift_colors
+from sample_kinds import BATCH, SIZE, VIEWS, WORKERS, count_rate, shift_colors, tokenize
 from samples_by_dali import check_masks, make_dali
 from torch.utils.data import DataLoader, Dataset
 
 from penstock.bench.record.environment import describe_environment
 from penstock.bench.run.pillow_loader import PillowDataset
-from penstock.loaders import create_loader, open_source, with_fields
+from penstock.loaders import ImageTargets, create_loader, open_source, with_fields
 from penstock.loaders.system.json_file import write_json
 from penstock.pipelines import imagenet_train
 
 PIPELINES = [imagenet_train(size, scale=share) for size, share in VIEWS]
 SETTLE_S = 1.5
-KINDS = {"photo": "photo", "eight views": "views", "own transform": "transform", "mask": "mask"}
+KINDS = {
+    "photo": "photo",
+    "bicubic": "bicubic",
+    "eight views": "views",
+    "own transform": "transform",
+    "mask": "mask",
+    "image target": "target",
+    "caption": "caption",
+}
 OUT_OF_REACH = {
+    "bicubic": {"FFCV": "it resizes by OpenCV's INTER_AREA"},
+    "image target": {"FFCV": "as for masks"},
+    "caption": {"DALI": "text is not an output that an iterator of batches returns", "FFCV": "it has no text"},
     "mask": {
         "FFCV": "random crops and flips draw for each field on their own, and the resize averages pixels, so that "
         "classes mix: a mask cannot follow its image"
@@ -52,40 +68,76 @@ OUT_OF_REACH = {
 class PillowSamples(Dataset[Any]):
     """Makes the same samples with Pillow, as users write it for torch's DataLoader.
 
-    kind: "photo", "views", "transform" or "mask".
+    others: files of masks or targets, in the photos' order. kind: a value of KINDS.
     """
 
-    def __init__(self, photos: Path, masks: Path, kind: str) -> None:
-        self._source = open_source(photos)
-        self._masks, self._kind = masks, kind
+    def __init__(self, photos: Sequence[Path], others: Sequence[Path], kind: str) -> None:
+        self._photos, self._others, self._kind = photos, others, kind
         views = PIPELINES if kind == "views" else [imagenet_train(SIZE)]
-        self._draws = [PillowDataset(self._source, view, torch.uint8) for view in views]
+        self._draws = [PillowDataset(open_source(photos[0].parent), view, torch.uint8) for view in views]
 
     def __len__(self) -> int:
-        return len(self._source)
+        return len(self._photos)
 
     def __getitem__(self, index: int) -> Any:
-        path = self._source.path(index).decode()
-        image = Image.open(path).convert("RGB")
-        mask = Image.open(self._masks / f"{Path(path).stem}.png") if self._kind == "mask" else None
+        image = Image.open(self._photos[index]).convert("RGB")
+        other = Image.open(self._others[index]) if self._others else None
+        found = self.crops(image, other.convert("RGB") if other and self._kind == "target" else other)
+        if self._kind == "transform":
+            found = [shift_colors(found[0], np.random.default_rng(int(torch.randint(1 << 31, ()))))]
+        if self._kind == "caption":
+            found.append(tokenize(caption(self._photos[index])))
+        return [torch.from_numpy(each) for each in found]
+
+    def crops(self, image: Any, other: Any = None) -> list[Any]:
+        """Return each view of an image, and the same window of its mask or target."""
+        filter_ = Image.Resampling.BICUBIC if self._kind == "bicubic" else Image.Resampling.BILINEAR
+        of_other = Image.Resampling.NEAREST if self._kind == "mask" else filter_
         found: list[Any] = []
         for draw in self._draws:
             x, y, w, h = draw._window(*image.size)
             height, width = draw._pipeline.size
             box, flip = (x, y, x + w, y + h), torch.rand(1).item() < 0.5
-            for part, how in ((image, Image.Resampling.BILINEAR), (mask, Image.Resampling.NEAREST)):
+            for part, how in ((image, filter_), (other, of_other)):
                 if part is not None:
                     made = part.crop(box).resize((width, height), how)
                     made = made.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if flip else made
                     found.append(np.array(made))
-        if self._kind == "transform":
-            found = [shift_colors(found[0], np.random.default_rng(int(torch.randint(1 << 31, ()))))]
-        return [torch.from_numpy(each) for each in found]
+        return found
 
 
-def make_masks(photos: Path, folder: Path) -> Path:
+def pairs_of_tar(tars: Sequence[Path], samples: PillowSamples) -> Any:
+    """Return WebDataset's loader of images and tokens, as its documentation builds it."""
+    import webdataset
+
+    data = webdataset.WebDataset(list(map(str, tars)), shardshuffle=len(tars), empty_check=False).shuffle(100)
+    pairs = data.decode("pilrgb").to_tuple("jpg", "txt").map_tuple(lambda image: samples.crops(image)[0], tokenize)
+    return webdataset.WebLoader(pairs.batched(BATCH, partial=False), batch_size=None, num_workers=WORKERS)
+
+
+def caption(photo: Path) -> str:
+    """Return 8 to 20 words, the same ones for the same photo."""
+    words = random.Random(photo.stem)
+    return " ".join(words.choices(("photo", "of", "a", "red", "house", "with", "two", "birds"), k=words.randint(8, 20)))
+
+
+def make_tars(photos: Sequence[Path], folder: Path, number: int = 4) -> list[Path]:
+    """Write the photos with their captions into each tar."""
+    tars = [folder / f"{tar:04d}.tar" for tar in range(number)]
+    for path in tars:
+        with tarfile.open(path, "w") as tar:
+            for photo in photos:
+                tar.add(photo, f"{photo.stem}.jpg")
+                text = caption(photo).encode()
+                member = tarfile.TarInfo(f"{photo.stem}.txt")
+                member.size = len(text)
+                tar.addfile(member, io.BytesIO(text))
+    return tars
+
+
+def make_masks(photos: Sequence[Path], folder: Path) -> Path:
     """Write a mask of 21 classes in blobs for each photo, with the size of the photo."""
-    for path in sorted(photos.iterdir()):
+    for path in photos:
         with Image.open(path) as image:
             small = np.asarray(image.convert("L").resize((24, 24))) // 13
             mask = Image.fromarray(small.astype(np.uint8)).resize(image.size, Image.Resampling.NEAREST)
@@ -148,10 +200,20 @@ class Ffcv:
         return line.strip()
 
 
-def cases(
-    photos: Path, masks: Path, ffcv: Path | None, *, on_gpu: bool = False
-) -> dict[str, dict[str, Callable[[], Any]]]:
-    """Return, for each case, factories of the compared loaders; Penstock's comes first."""
+def cases(photos: Path, made: Path, ffcv: Path | None, *, on_gpu: bool = False) -> dict[str, dict[str, Any]]:
+    """Return, for each case, factories of the compared loaders; Penstock's comes first.
+
+    made: an empty folder for masks, targets and tars.
+    """
+    files = sorted(photos.iterdir())
+    masks, targets, in_tars = (made / name for name in ("masks", "targets", "tars"))
+    for folder in (masks, targets, in_tars):
+        folder.mkdir()
+    make_masks(files, masks)
+    for path in files:
+        shutil.copy(path, targets)
+    others = {"mask": [masks / f"{path.stem}.png" for path in files], "target": [targets / path.name for path in files]}
+    tars = make_tars(files, in_tars)
 
     def ours(source: Any = photos, **settings: Any) -> Any:
         usual = {"pipeline": imagenet_train(SIZE), "batch_size": BATCH, "dtype": torch.uint8, "workers": WORKERS}
@@ -159,14 +221,12 @@ def cases(
 
     def by_torch(kind: str) -> Any:
         settings: dict[str, Any] = {"num_workers": WORKERS, "persistent_workers": True}
-        dataset = PillowSamples(photos, masks, kind)
+        dataset = PillowSamples(files, others.get(kind, []), kind)
         return Here(partial(DataLoader, dataset, BATCH, shuffle=True, drop_last=True, **settings))
 
     def by_dali(kind: str) -> Any:
-        files = sorted(photos.iterdir())
-        matching = [masks / f"{path.stem}.png" for path in files]
-        loader = make_dali(kind, files, matching, on_gpu=on_gpu and kind == "photo")
-        if kind == "mask":
+        loader = make_dali(kind, files, others.get(kind, []), on_gpu=on_gpu and kind == "photo")
+        if kind in others:
             check_masks(next(iter(loader))[0])
         return Here(lambda: loader)
 
@@ -178,16 +238,29 @@ def cases(
             "Penstock": partial(ours, device=device),
             "Penstock, dali backend": partial(ours, backend="dali", device=device),
         },
+        "bicubic": {
+            "Penstock": partial(ours, pipeline=imagenet_train(SIZE, interpolation="bicubic")),
+            "Penstock, bilinear": ours,
+        },
         "eight views": {"Penstock": partial(ours, pipeline=PIPELINES)},
         "own transform": {"Penstock": partial(ours, transform=shift_colors, dtype=torch.float32)},
         "mask": {"Penstock": lambda: ours(with_fields(photos, mask=masks))},
+        "image target": {"Penstock": lambda: ours(with_fields(photos, target=ImageTargets(targets)))},
+        "caption": {
+            "Penstock": partial(ours, list(map(str, tars)), text="txt", tokenize=tokenize),
+            "WebDataset": lambda: Here(partial(pairs_of_tar, tars, PillowSamples(files, [], "photo"))),
+        },
         "aspect buckets": {"Penstock": partial(ours, many, buckets=buckets), "one size": partial(ours, many)},
     }
+    if not importlib.util.find_spec("webdataset"):
+        del found["caption"]["WebDataset"]
+    has_dali = importlib.util.find_spec("nvidia") and importlib.util.find_spec("nvidia.dali")
     for name, kind in KINDS.items():
+        unable = OUT_OF_REACH.get(name, {})
         found[name]["torch + Pillow"] = partial(by_torch, kind)
-        if importlib.util.find_spec("nvidia") and importlib.util.find_spec("nvidia.dali"):
+        if has_dali and "DALI" not in unable:
             found[name]["DALI"] = partial(by_dali, kind)
-        if ffcv is not None and "FFCV" not in OUT_OF_REACH.get(name, {}):
+        if ffcv is not None and "FFCV" not in unable:
             found[name]["FFCV"] = partial(Ffcv, ffcv, photos, kind)
     return found
 
@@ -205,7 +278,7 @@ def main(
     found: dict[str, dict[str, list[float]]] = {}
     load: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder:
-        for name, makers in cases(photos.resolve(), make_masks(photos, Path(folder)), ffcv, on_gpu=gpu).items():
+        for name, makers in cases(photos.resolve(), Path(folder), ffcv, on_gpu=gpu).items():
             if only and name not in only:
                 continue
             loaders = {who: make() for who, make in makers.items()}

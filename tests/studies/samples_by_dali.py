@@ -1,8 +1,9 @@
 """DALI's own pipelines for each kind of sample, as its documentation builds them.
 
-Photo: image_random_crop draws and decodes the crop, also on a GPU ("mixed"). Views: the file is decoded once, and each
-view is a random_resized_crop of it. Mask: two readers with the same seed and one window for both files, so that image
-and mask stay together. Own transform: python_function, which DALI calls for one image at a time in one thread.
+Photo: image_random_crop draws and decodes the crop, also on a GPU ("mixed"); bicubic: the same with INTERP_CUBIC.
+Views: the file is decoded once, and each view is a random_resized_crop of it. Mask and target: two readers with the
+same seed and one window for both files, so that image and mask, or target, stay together. Own transform:
+python_function, which DALI calls for one image at a time in one thread.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ def shift_at_random(image: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 def make_dali(kind: str, photos: Sequence[Path], masks: Sequence[Path], *, on_gpu: bool = False) -> Any:
     """Return an iterable of epochs of batches: lists of one dict of tensors.
 
-    kind: "photo", "views", "transform" or "mask". on_gpu: decode and resize there, for "photo" only.
+    masks: the file of each photo's mask or target. kind: "photo", "bicubic", "views", "transform", "mask" or "target".
+    on_gpu: decode and resize there, for "photo" only.
     """
     from nvidia.dali import fn, pipeline_def, types
     from nvidia.dali.plugin.base_iterator import LastBatchPolicy
@@ -50,7 +52,7 @@ def make_dali(kind: str, photos: Sequence[Path], masks: Sequence[Path], *, on_gp
     @pipeline_def(batch_size=BATCH, num_threads=WORKERS, device_id=0 if on_gpu else None, seed=1)
     def work() -> Any:
         encoded, number = read(photos, "Reader")
-        if kind == "photo":
+        if kind in ("photo", "bicubic"):
             part = fn.decoders.image_random_crop(
                 encoded,
                 device="mixed" if on_gpu else "cpu",
@@ -59,7 +61,8 @@ def make_dali(kind: str, photos: Sequence[Path], masks: Sequence[Path], *, on_gp
                 random_aspect_ratio=RATIO,
                 adjust_orientation=False,
             )
-            image = fn.resize(part, size=[SIZE, SIZE], interp_type=types.INTERP_TRIANGULAR)
+            how = types.INTERP_CUBIC if kind == "bicubic" else types.INTERP_TRIANGULAR
+            image = fn.resize(part, size=[SIZE, SIZE], interp_type=how, antialias=True)
             return planes(image, fn.random.coin_flip()), number
         if kind == "views":
             whole = fn.decoders.image(encoded, output_type=types.RGB)
@@ -75,13 +78,18 @@ def make_dali(kind: str, photos: Sequence[Path], masks: Sequence[Path], *, on_gp
         if kind == "transform":
             return fn.python_function(image, function=shift_at_random), number
         mask, its_number = read(masks, "Masks")
+        if kind == "target":
+            target = cut(mask, window, mirror, types.INTERP_TRIANGULAR, types.RGB)
+            return planes(image), planes(target), number, its_number
         return planes(image), cut(mask, window, mirror, types.INTERP_NN, types.GRAY), number, its_number
 
     names = {
         "photo": ["image", "number"],
+        "bicubic": ["image", "number"],
         "views": [*(f"view {number}" for number in range(len(VIEWS))), "number"],
         "transform": ["image", "number"],
         "mask": ["image", "mask", "number", "number of mask"],
+        "target": ["image", "target", "number", "number of mask"],
     }[kind]
     return DALIGenericIterator(
         work(), names, reader_name="Reader", last_batch_policy=LastBatchPolicy.DROP, auto_reset=True
@@ -89,5 +97,5 @@ def make_dali(kind: str, photos: Sequence[Path], masks: Sequence[Path], *, on_gp
 
 
 def check_masks(batch: dict[str, Any]) -> None:
-    """Raise AssertionError if image and mask of a batch are not of the same sample."""
+    """Raise AssertionError if image and mask, or target, of a batch are not of the same sample."""
     assert (batch["number"] == batch["number of mask"]).all()
