@@ -16,7 +16,7 @@ import stand_in_albumentations
 import torch
 from PIL import Image
 
-from penstock.loaders import Boxes, Coco, Keypoints, LoaderError, Masks, create_loader, with_fields
+from penstock.loaders import Boxes, Coco, ImageTargets, Keypoints, LoaderError, Masks, create_loader, with_fields
 from penstock.loaders.front.loader import Loader
 from penstock.pipelines import imagenet_train
 from penstock.pipelines.spec import ImagePipeline
@@ -214,6 +214,26 @@ def test_each_view_is_moved_separately(data: Data, albumentations: Any) -> None:
             for batch in loader:
                 for view in range(2):
                     check_batch(data, batch, view=view)
+
+
+def test_image_targets_are_moved_by_name(data: Data, albumentations: Any) -> None:
+    """Declared as image, a target changes with the image's colours; as mask, it only moves."""
+    depth = data.images[..., 0].astype(np.float32) / 3
+    source = with_fields(data.source, twin=ImageTargets(data.images), depth=ImageTargets(depth), mask=Masks(data.masks))
+    steps = [albumentations.HorizontalFlip(p=0.5), albumentations.Invert()]
+    compose = albumentations.Compose(steps, additional_targets={"twin": "image", "depth": "mask"})
+    with open_loader(source, transform=compose) as loader:
+        for batch in loader:
+            assert torch.equal(batch["twin"], batch["images"])
+            assert torch.equal(batch["depth"][:, 0], (255 - batch["images"][:, 0]).float() / 3)
+    for name, settings, message in (
+        ("depth", {}, r"transform needs additional_targets to move depth: pass A.Compose\(.*{'depth': 'image'}"),
+        ("large", {"scale": 2}, "transform cannot move large, which has 2 times the sides of its image"),
+    ):
+        wrong = with_fields(data.source, **{name: ImageTargets(depth, **settings)})
+        declared = {name: "image"} if settings else None
+        with pytest.raises(ValueError, match=message):
+            open_loader(wrong, transform=albumentations.Compose(steps, additional_targets=declared))
 
 
 def test_two_masks_and_two_fields_of_boxes_are_moved(data: Data, albumentations: Any) -> None:

@@ -97,8 +97,10 @@ class Processor:
 
 
 class Compose:
-    def __init__(self, transforms: Any, bbox_params: Any = None, keypoint_params: Any = None) -> None:
-        self.transforms = transforms
+    def __init__(
+        self, transforms: Any, bbox_params: Any = None, keypoint_params: Any = None, additional_targets: Any = None
+    ) -> None:
+        self.transforms, self.additional_targets = transforms, additional_targets or {}
         given = {"bboxes": bbox_params, "keypoints": keypoint_params}
         self.processors = {name: Processor(params) for name, params in given.items() if params}
         self._state = random.Random()
@@ -114,9 +116,12 @@ class Compose:
         rows = {name: self._read(name, data, width, height) for name in ("bboxes", "keypoints") if name in data}
         for each in self.transforms:
             drawn = each.draw(self._state, data["image"].shape)
-            data["image"] = each.image(data["image"], drawn)
+            for name in ("image", *(name for name, kind in self.additional_targets.items() if kind == "image")):
+                data[name] = each.image(data[name], drawn)
             if not isinstance(each, DualTransform):
                 continue
+            for name, kind in self.additional_targets.items():
+                data[name] = each.mask(data[name], drawn) if kind == "mask" else data[name]
             if "mask" in data:
                 data["mask"] = each.mask(data["mask"], drawn)
             if "masks" in data:
