@@ -18,6 +18,7 @@ from penstock.loaders import Blocks
 from penstock.loaders.data.files.image_folder import ImageFolder
 from penstock.loaders.data.remote import fetcher
 from penstock.loaders.make import read_ahead
+from penstock.loaders.make.own.own_indices import open_own_order
 from penstock.loaders.order.block_order import BlockShuffled
 from penstock.loaders.order.cursor import Cursor
 from penstock.loaders.order.schedule import Schedule
@@ -128,6 +129,19 @@ def test_a_worker_process_announces_its_own_batches(monkeypatch: pytest.MonkeyPa
     assert source.announced[:5] == expected
     ahead.advance(source, schedule, Cursor(0, 32))
     assert source.num_forgotten == 1  # at the start, when the second batch was expected
+
+
+def test_only_epochs_whose_order_is_known_are_announced() -> None:
+    order = open_own_order(lambda epoch: np.random.default_rng(epoch).permutation(100)[:40], 100, 0)
+    schedule = Schedule(n=40, batch_size=8, order=order)
+    source, ahead = Announced(), read_ahead.ReadAhead()
+    for epoch in (0, 1):
+        schedule.begin(epoch)
+        for position in range(0, 40, 8):
+            ahead.advance(source, schedule, Cursor(epoch, position))
+        assert source.announced == [schedule.batch(epoch, position).tolist() for position in range(0, 40, 8)]
+        assert source.num_forgotten == 1  # at the start
+        source.announced.clear()
 
 
 @pytest.mark.parametrize("order", [None, BlockShuffled(n=100, seed=1, block=5, group=4)])
