@@ -217,6 +217,7 @@ def test_tokenizers_of_hugging_face_are_padded_and_copied(flat: Path) -> None:
     with open_loader(flat, tokenize=shared, shuffle=False) as loader:
         shared.settings.update(padding="max_length", max_length=3, truncation=True)  # by other code
         batch = next(iter(loader))
+    assert shared.settings["max_length"] == 3
     assert batch["text"].tolist() == [[5, 7, 2, 0, 0, 0, 0, 0]] * 4
     assert batch["text_mask"].tolist() == [[1, 1, 1, 0, 0, 0, 0, 0]] * 4
     assert list(batch.keys()) == ["images", "text", "text_mask"]
