@@ -80,11 +80,7 @@ def _views_of(stage: Stage, image: torch.Tensor, row: int, fields: Mapping[str, 
             boxes.append(Box(tuple(each), number, _name_of(number - kind.first_class, names)))
         for other in of_kind(kinds, "keypoints", name):
             points += list(_numbers(fields[other][row])[:most])
-    more = [
-        View(_levels(PlainStage(value.dtype, value.dtype, value.device), value))
-        for name, kind in of_kind(kinds, "image").items()
-        for value in [fields[name][row]]
-    ]
+    more = [View(_target_levels(kind, fields[name][row])) for name, kind in of_kind(kinds, "image").items()]
     return [View(pixels, masks, tuple(boxes), tuple(points)), *more]
 
 
@@ -100,6 +96,16 @@ def _levels(stage: BatchStage | PlainStage, image: torch.Tensor) -> npt.NDArray[
     if levels.ndim != 3:
         return _GIVEN_UP
     return levels[..., :3] if levels.shape[-1] >= 3 else levels[..., :1].repeat(3, -1)
+
+
+def _target_levels(kind: FieldKind, value: torch.Tensor) -> npt.NDArray[np.uint8]:
+    """Return an image target [channels, height, width] as uint8 [height, width, 3]; other types are stretched."""
+    assert kind.target is not None
+    if kind.target.mean:
+        mean, std = (value.new_tensor(each)[:, None, None] for each in (kind.target.mean, kind.target.std))
+        value = value * std + mean
+    value = value.round().clamp(0, 255).to(torch.uint8) if kind.dtype == "uint8" else value
+    return _levels(PlainStage(value.dtype, value.dtype, value.device), value)
 
 
 def _join_patches(patches: npt.NDArray[Any], cells: npt.NDArray[np.int64]) -> npt.NDArray[Any]:

@@ -34,8 +34,8 @@ class Sample:
             of other channels than grey and colour keep their type and channels.
         label: the class number, a float, an array, or a dict of these by name.
         class_name: the name of the class; None for other labels, and for data without labels.
-        fields: masks [height, width], boxes float32 [k, 4] and their classes int64 [k], keypoints, numbers and texts by
-            name, as in batches, in pixels of the image.
+        fields: masks [height, width], image targets [height, width, channels], boxes float32 [k, 4] and their classes
+            int64 [k], keypoints, numbers and texts by name, as in batches, in pixels of the image.
         name: the name of the sample in its source.
         index: its position in the source.
     """
@@ -122,6 +122,9 @@ def _fields_of(source: Source, number: int, shape: tuple[int, int]) -> dict[str,
     for name, kind in source.field_kinds.items():
         if kind.kind == "mask":
             found[name] = decode_mask(call_source(source.mask, name, number))
+        elif kind.kind == "image":
+            target = call_source(source.mask, name, number)
+            found[name] = np.array(target) if isinstance(target, np.ndarray) else _decode(target)
         elif kind.kind == "boxes":
             boxes = values[name]
             size = np.array([shape[::-1]], np.int32)

@@ -13,7 +13,7 @@ import pytest
 import torch
 from PIL import Image
 
-from penstock.loaders import Boxes, LoaderError, PatchBudget, create_loader, with_fields, with_labels
+from penstock.loaders import Boxes, ImageTargets, LoaderError, PatchBudget, create_loader, with_fields, with_labels
 from penstock.loaders.make.own.global_draws import read_random_state
 from penstock.loaders.show.drawing import Box, Mask, View, colour_of, draw_view
 from penstock.loaders.show.picture import Picture, Tile
@@ -197,6 +197,18 @@ def test_texts_and_their_tokens_are_shown() -> None:
     for options, text in (({}, "text: a cat"), ({"tokenize": tokenize}, "text: 5, 5, 5, 5, 5, 5, ...")):
         with create_loader(data, **settings, **options) as loader:
             assert loader.show(1).tiles[0].lines[-2:] == ("array[0]", text)
+
+
+@pytest.mark.parametrize("settings", [{}, {"range": (-1, 1)}], ids=["levels", "range"])
+def test_image_targets_are_shown_beside_their_image(settings: dict[str, Any]) -> None:
+    data: Any = with_fields(ARRAYS, target=ImageTargets(PIXELS.repeat(2, 1).repeat(2, 2), scale=2, **settings))
+    assert np.array_equal(data[3].fields["target"], PIXELS[3].repeat(2, 0).repeat(2, 1))
+    pipeline = ImagePipeline(size=(16, 16), crop="random")
+    with create_loader(data, pipeline=pipeline, dtype=torch.uint8, batch_size=4, workers=0) as loader:
+        picture = loader.show(8)
+    for tile in picture.tiles:
+        image, target = (view.image for view in tile.views)
+        assert np.array_equal(image.repeat(2, 0).repeat(2, 1), target)
 
 
 def test_images_without_labels_have_only_names(photos: Path, tmp_path: Path) -> None:
