@@ -111,9 +111,9 @@ def _resize_bytes(pixels: Levels, size: tuple[int, int], interpolation: str) -> 
 
 
 def _resize_floats(levels: npt.NDArray[np.float32], size: tuple[int, int], interpolation: str) -> Levels:
-    if interpolation in _IN_TORCH:
+    # torch 2.13 computes wrong floats for a result of one column in a single call: rows first, or numpy.
+    if interpolation in _IN_TORCH and max(levels.shape[1], size[1]) > 1:
         image = as_nchw(levels)
-        # Rows first for a result of one column: torch 2.13 computes wrong floats for it in a single call.
         for step in ((size[0], levels.shape[1]), size) if size[1] == 1 else (size,):
             image = functional.interpolate(image, size=step, mode=interpolation, antialias=True)
         made: Levels = image[0].permute(1, 2, 0).numpy()
