@@ -7,7 +7,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ import torch
 
 from penstock.bench.checks.parity_pair import DALI_CPU, DALI_GPU, EXACT, TOLERANCES, EnginePair, ServedBatch, Tolerance
 from penstock.bench.record.environment import describe_environment
-from penstock.bench.record.settings import Interpolation
+from penstock.bench.record.settings import Interpolation, crops_of
 from penstock.loaders.cache_build.open_or_build import prepare_source, prepare_whole
 from penstock.loaders.data.cache.hdf5_cache import known_cache
 from penstock.loaders.data.sources.contract import Source, is_cache
@@ -23,7 +23,7 @@ from penstock.loaders.front.create import create_loader
 from penstock.loaders.front.loader import Loader
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.sample.decode import JPEG_DECODERS, NATIVE
-from penstock.pipelines.spec import ImagePipeline, imagenet_eval, imagenet_train
+from penstock.pipelines.spec import ImagePipeline
 
 MOST_CACHED = 5_000  # maximum number of images for a temporary cache
 
@@ -50,8 +50,7 @@ class ParitySettings:
     @property
     def pipeline(self) -> ImagePipeline:
         """The pipeline that every engine serves."""
-        usual = imagenet_eval(self.size) if self.evaluate else imagenet_train(self.size)
-        return replace(usual, interpolation=self.interpolation)
+        return crops_of(self.size, self.interpolation, evaluate=self.evaluate)
 
 
 class LeftOut(NamedTuple):

@@ -8,7 +8,7 @@ import warnings
 import zlib
 from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +16,7 @@ import typer
 
 from penstock.bench.commands import shared_options as common
 from penstock.bench.commands.data_options import DataOptions
-from penstock.bench.record.settings import BatchSize, Cache, Interpolation, Prefetch, Size, setting
+from penstock.bench.record.settings import BatchSize, Cache, Interpolation, Prefetch, Size, crops_of, setting
 
 if TYPE_CHECKING:
     from penstock.loaders.front.batch import Batch
@@ -65,7 +65,6 @@ def iterate(  # noqa: PLR0913  a command's options are its parameters
 
     from penstock.loaders import create_loader
     from penstock.loaders.system.durable_file import ensure_writable
-    from penstock.pipelines import imagenet_eval, imagenet_train
 
     state = _read_state(state_in) if state_in else {}
     if seed is None:
@@ -77,7 +76,7 @@ def iterate(  # noqa: PLR0913  a command's options are its parameters
     warnings.filterwarnings("ignore", "the data has no labels")  # this command does not train
     loader = create_loader(
         data,
-        pipeline=replace(imagenet_eval(size) if evaluate else imagenet_train(size), interpolation=interpolation),
+        pipeline=crops_of(size, interpolation, evaluate=evaluate),
         dtype=torch.uint8,
         seed=seed,
         **{name: value for name, value in options.items() if value is not None},

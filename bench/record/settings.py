@@ -7,10 +7,13 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import Field, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 import typer
 from typer.models import OptionInfo
+
+if TYPE_CHECKING:
+    from penstock.pipelines.spec import ImagePipeline
 
 Value = TypeVar("Value")
 
@@ -67,6 +70,15 @@ Rounds = Annotated[int, typer.Option(min=1, help="Number of rounds; each makes e
 MaxBad = Annotated[
     float | None, typer.Option(min=0, help="Maximum bad samples to replace per epoch; below 1: a share.")
 ]
+
+
+def crops_of(size: int, interpolation: Any, *, evaluate: bool) -> ImagePipeline:
+    """Return the pipeline of imagenet_eval or imagenet_train with this filter. Raises ValueError for a drawn one."""
+    from penstock.pipelines.spec import imagenet_eval, imagenet_train
+
+    if evaluate and interpolation == "random":
+        raise ValueError("interpolation 'random' is for training: pass --interpolation bicubic with --eval")
+    return replace(imagenet_eval(size) if evaluate else imagenet_train(size), interpolation=interpolation)
 
 
 def option_fields(settings: type[Any]) -> Iterator[tuple[Field[Any], Any, OptionInfo | None]]:

@@ -182,3 +182,4 @@ def test_the_filter_changes_the_pixels_alone(photos: Path, iterate: Callable[...
         seen.add(json.dumps([line.pop("crc32") for line in lines]))
         seen.add(f"the rest: {json.dumps(lines)}")
     assert len(seen) == 5
+    assert iterate(photos, "--interpolation", "random", "--eval")[0] == 2
