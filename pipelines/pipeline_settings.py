@@ -8,7 +8,7 @@ from typing import Literal, TypedDict
 from penstock.pipelines.augmentations import Augmentations
 from penstock.pipelines.image_types import Interpolation
 
-Crop = Literal["random_resized", "center", "full", "random", "scale_jitter", "letterbox", "five", "ten"]
+Crop = Literal["random_resized", "center", "full", "random", "scale_jitter", "letterbox", "five", "ten", "none"]
 
 
 class PipelineSettings(TypedDict, total=False):
@@ -58,7 +58,7 @@ class PipelineSettings(TypedDict, total=False):
 class EvaluationSettings(TypedDict, total=False):
     """Settings of imagenet_eval and of ImagePipeline.evaluation, for functions of your own that pass them on."""
 
-    crop: Literal["center", "full", "letterbox", "five", "ten"]
+    crop: Literal["center", "full", "letterbox", "five", "ten", "none"]
     center_fraction: float | None
     shorter_side: int | None
     align: Literal["center", "top_left"]

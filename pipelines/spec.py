@@ -111,7 +111,8 @@ class ImagePipeline:
             window that has the aspect of `size`; "full" resizes the whole image, whatever its aspect; "random" is
             torchvision's RandomCrop with pad_if_needed, after `shorter_side` and `padding`; "scale_jitter" is
             large-scale jitter, torchvision's ScaleJitter and FixedSizeCrop; "letterbox" fits the whole image into
-            `size`, with its aspect; "five" and "ten" are torchvision's FiveCrop and TenCrop, one crop per view.
+            `size`, with its aspect; "five" and "ten" are torchvision's FiveCrop and TenCrop, one crop per view;
+            "none" hands the whole image over to the `transform` of create_loader, which makes one size of all.
         scale: lowest and highest share of the image's area, for "random_resized".
         ratio: lowest and highest aspect (width / height) of the window, for "random_resized".
         center_fraction: side of the window, as a share of the largest that fits, for "center", "five" and "ten". None
@@ -211,6 +212,10 @@ class ImagePipeline:
             raise ValueError(f"shorter_side must be one number for crop={self.crop!r}, got {self.shorter_side}")
         if self.rotate90 and self.size[0] != self.size[1]:
             raise ValueError(f"rotate90 needs a square size, got {self.size}")
+        if self.crop == "none" and (self.flip or self.vertical_flip or self.rotate90):
+            raise ValueError(
+                "crop='none' leaves flips and turns to your transform: pass flip=0, vertical_flip=0, rotate90=0"
+            )
         if self.crop == "ten" and self.flip:
             raise ValueError(f"flip must be 0 for crop='ten', which mirrors half of its crops, got {self.flip}")
         if self.depth != 8 and self.resample == "pillow":

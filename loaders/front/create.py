@@ -23,7 +23,7 @@ from penstock.loaders.front.open_source import SourceLike, open_source, split_op
 from penstock.loaders.front.profile import DEFAULT_PROFILE
 from penstock.loaders.front.shuffles import Shuffle, checked_shuffle
 from penstock.loaders.front.stored_levels import refuse_other_levels
-from penstock.loaders.front.view_stages import check_mixing, checked_transforms, make_stage
+from penstock.loaders.front.view_stages import check_mixing, checked_transforms, make_stage, sized_views
 from penstock.loaders.make.batch_planner import BatchPlanner
 from penstock.loaders.make.engine_contract import Engine
 from penstock.loaders.make.finishing import finishing_steps
@@ -202,6 +202,8 @@ def create_loader(  # noqa: PLR0913  this function accepts all settings of a loa
     target, seed = usable_device(device), checked_int("seed", seed)
     with_index = checked_bool("with_index", with_index)
     with_geometry = checked_bool("with_geometry", with_geometry)
+    if shuffle is None and any(view.crop == "none" for view in views):
+        raise ValueError("crop='none' does not say whether you train: pass shuffle=True or shuffle=False")
     shuffle = checked_shuffle(shuffle, is_random, order)
     shuffled = bool(shuffle)
     drop_last = shuffled if drop_last is None else checked_bool("drop_last", drop_last)
@@ -257,6 +259,7 @@ def create_loader(  # noqa: PLR0913  this function accepts all settings of a loa
     text = text_rule(named, tokenize, captions)
     kind = PatchStage if shapes.rounds else BatchStage
     stage_of = partial(make_stage, kind, dtype, target, len(named.classes), memory_format)
+    views = sized_views(views, transforms)
     stages = list(map(stage_of, views, transforms or [None] * len(views)))
     # After all checks of the arguments, because building a cache may take hours.
     prepare = choice.backend.prepare_source

@@ -13,7 +13,7 @@ from penstock.loaders.data.fields.keypoint_pairs import warn_of_unpaired
 from penstock.loaders.data.sources.contract import Source, field_kinds_of, has_targets
 from penstock.loaders.make.layout import image_layout
 from penstock.loaders.make.moving_checks import check_moving, check_scaled, handed_fields
-from penstock.loaders.make.own_transform import OwnTransform, list_transforms, try_transforms
+from penstock.loaders.make.own_transform import OwnTransform, list_transforms, size_of_result, try_transforms
 from penstock.loaders.order.schedule import Schedule
 from penstock.loaders.run.feed.batch_feed import Stage
 from penstock.pipelines.batch.stage import BatchStage, PlainStage
@@ -27,7 +27,19 @@ def checked_transforms(
     kinds = field_kinds_of(source)
     functions = list_transforms(transform, len(views))
     handed = handed_fields(kinds, functions, batch_transform, has_geometry=geometry, transform_moves=moves)
-    transforms = try_transforms(functions, image_layout(views, 1).images, handed)
+    transforms = try_transforms(
+        functions, image_layout(views, 1).images, handed, [view.crop == "none" for view in views]
+    )
+    views = sized_views(views, transforms)
+    for view, own in zip(views, transforms, strict=False):
+        fixed = [name for name, kind in kinds.items() if kind.rules.moves] if own and own.fields is None else []
+        pictures = [name for name, kind in kinds.items() if kind.kind == "image"]
+        if view.crop == "none" and (geometry or fixed or pictures):
+            names = ", ".join(["geometry"] * geometry + (fixed or pictures))
+            raise ValueError(
+                f"{names} cannot follow the transform of whole images: pass an albumentations Compose, which moves "
+                "masks, boxes and keypoints, or another crop than 'none'"
+            )
     if geometry and "geometry" in kinds:
         raise ValueError("with_geometry=True adds 'geometry' to batches, but the data has a field of that name")
     check_moving(
@@ -36,6 +48,18 @@ def checked_transforms(
     check_scaled(kinds, views)
     warn_of_unpaired(kinds, views)
     return transforms
+
+
+def sized_views(views: Sequence[ImagePipeline], transforms: Sequence[OwnTransform | None]) -> tuple[ImagePipeline, ...]:
+    """Return the pipelines, those of whole images with the size that their transform makes."""
+    found = []
+    for view, own in zip(views, transforms or [None] * len(views), strict=True):
+        if view.crop == "none" and own is None:
+            raise ValueError("crop='none' hands whole images of any size over to your function: pass transform=")
+        if view.crop == "none" and own is not None and len(own.part.shape) > 1:
+            view = replace(view, size=size_of_result(own.part.shape, view.channels))
+        found.append(view)
+    return tuple(found)
 
 
 def make_stage(

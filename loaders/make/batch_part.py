@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -14,6 +14,7 @@ from penstock.loaders.make.engine_contract import Placed
 from penstock.loaders.make.layout import Slot
 from penstock.loaders.order.cursor import Cursor
 from penstock.loaders.order.ledger import BadSample
+from penstock.pipelines.fields.ragged import join_rows
 from penstock.pipelines.native.rows import Progress
 from penstock.pipelines.sample.dali_graph import CropTask
 
@@ -36,6 +37,7 @@ class BatchPart:
         repaired: samples in which libjpeg filled in missing data, by row.
         moved: as HostBatch.moved, for these rows.
         read_s: seconds spent inside the source.
+        lay_out: for whole images, returns memory for the crops of a row whose image has a (height, width).
         tasks: (row, task) of the rows that another decoder must write into the slot, in row order.
     """
 
@@ -51,6 +53,7 @@ class BatchPart:
     moved: tuple[Placed | None, ...] = ()
     read_s: float = 0.0
     tasks: tuple[tuple[int, CropTask], ...] = ()
+    lay_out: Callable[[tuple[int, int]], Slot] | None = None
 
     def __post_init__(self) -> None:
         self.left = np.arange(len(self.index)) if self.content.is_full else np.flatnonzero(self.index >= 0)
@@ -69,3 +72,24 @@ class BatchPart:
     def in_batch(self, entries: Mapping[int, BadSample]) -> tuple[BadSample, ...]:
         """Return the entries in row order, with their rows in the whole batch."""
         return tuple(entries[row]._replace(row=self.slot.first + row) for row in sorted(entries))
+
+
+def join_rows_of(slot: Slot, parts: Sequence[BatchPart]) -> BatchPart:
+    """Return the part of the rows of `slot` from `parts`, one for each row."""
+    first = parts[0]
+    return replace(
+        first,
+        slot=slot,
+        crops=slot,
+        bad={row: part.bad[0]._replace(row=row) for row, part in enumerate(parts) if part.bad},
+        repaired={row: part.repaired[0]._replace(row=row) for row, part in enumerate(parts) if part.repaired},
+        moved=tuple(map(join_moved, zip(*(part.moved for part in parts), strict=True))),
+        read_s=sum(part.read_s for part in parts),
+    )
+
+
+def join_moved(parts: tuple[Placed | None, ...]) -> Placed | None:
+    """Return the moved fields of one view for the rows of all parts."""
+    if parts[0] is None:
+        return None
+    return {name: join_rows([part[name] for part in parts if part is not None]) for name in parts[0]}

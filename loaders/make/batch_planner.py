@@ -177,6 +177,11 @@ class BatchPlanner:
             self._kept.sound = np.zeros(len(self.source), bool)  # untouched pages do not use memory
         return self._kept.sound
 
+    @cached_property
+    def whole_views(self) -> tuple[bool, ...]:
+        """Whether each view hands whole images over to its transform."""
+        return tuple(pipeline.crop == "none" for pipeline in self.pipelines)
+
     @property
     def is_plain(self) -> bool:
         """Whether each row is a single image that fills its output, so that all decoders can make it."""

@@ -149,6 +149,21 @@ def image_layout(pipelines: Sequence[ImagePipeline], batch_size: int) -> BatchLa
     return BatchLayout(batch_size, tuple(Part(*part) for part in parts), tuple(each.size for each in pipelines))
 
 
+def whole_layout(layout: BatchLayout, is_whole: Sequence[bool], size: tuple[int, int]) -> BatchLayout:
+    """Return `layout` with images and masks of `size`, (height, width), in the views with whole images."""
+
+    def sized(parts: tuple[Part, ...]) -> tuple[Part, ...]:
+        pairs = zip(parts, is_whole, strict=True)
+        return tuple(part._replace(shape=(*size, *part.shape[2:])) if whole else part for part, whole in pairs)
+
+    sizes = zip(layout.crop_sizes, is_whole, strict=True)
+    return layout._replace(
+        images=sized(layout.images),
+        crop_sizes=tuple(size if whole else own for own, whole in sizes),
+        extras=tuple((name, sized(parts)) for name, parts in layout.extras),
+    )
+
+
 def patch_layout(
     pipeline: ImagePipeline, batch_size: int, patch: int, length: int, pictures: Mapping[str, FieldKind]
 ) -> BatchLayout:

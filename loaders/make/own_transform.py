@@ -62,11 +62,17 @@ class OwnTransform:
     """
 
     def __init__(
-        self, function: Callable[..., Any], image: Part, moving: Mapping[str, FieldKind] = MappingProxyType({})
+        self,
+        function: Callable[..., Any],
+        image: Part,
+        moving: Mapping[str, FieldKind] = MappingProxyType({}),
+        *,
+        takes_whole: bool = False,
     ) -> None:
         """Try `function` on a generated image like `image`. Raises ValueError unless it returns an array or a tensor.
 
-        moving: kinds of the fields to pass to it, by name.
+        moving: kinds of the fields to pass to it, by name. takes_whole: it gets whole images of any size, and is tried
+        on two that have twice and three times the sides of `image`.
         """
         if not callable(function):
             raise ValueError(
@@ -78,6 +84,10 @@ class OwnTransform:
         self.fields = ComposeFields(function, moving) if moving else None
         self._takes_generator = self._by_name is None and takes_generator(function, num_others=1)
         self.uses_global_state = self._takes_pillow = False
+        self._takes_whole = takes_whole
+        height, width, channels = image.shape
+        if takes_whole:
+            image = image._replace(shape=(2 * height, 3 * width, channels))
         self._trial_image = np.random.Generator(np.random.Philox(0)).integers(0, 256, image.shape).astype(image.dtype)
         self._trial_fields = None if self.fields is None else self.fields.example(*image.shape[:2])
         words = np.arange(WORDS, dtype=np.uint64)
@@ -86,6 +96,15 @@ class OwnTransform:
             self._choose_input(words)
             self.uses_global_state = is_drawing(lambda: self._try(words))
             first, second = self._try_seeded(words), self._try_seeded(words)
+            if takes_whole:
+                self._trial_image = np.ascontiguousarray(self._trial_image.reshape(3 * height, 2 * width, channels))
+                self._trial_fields = None if self.fields is None else self.fields.example(3 * height, 2 * width)
+                other = self._try_seeded(words)
+                if other.shape != first.shape or other.dtype != first.dtype:
+                    raise ValueError(
+                        f"crop='none' needs a transform that makes one size of all images, but it returns "
+                        f"{_kind(first)} and {_kind(other)} for two images: end it with a crop or a resize"
+                    )
         self.part = Part(first.shape, first.dtype.str)
         after = find_parts(function)  # parts that a call changes, such as counters, are not parameters
         self.name = name_function(function, [name for name in after if before.get(name) != after[name]])
@@ -137,6 +156,7 @@ class OwnTransform:
             given = _kind(self._trial_image) + (" and its fields" if self.fields else "")
             kind = "a Pillow image" if self._takes_pillow else "an image"
             fix = ": begin it with ToImage() if it needs a tensor" if self._takes_pillow else ""
+            fix += "; with crop='none', pass the size of its results as size=" * self._takes_whole
             raise ValueError(f"transform raised {describe_exception(error)} for {kind} of {given}{fix}") from error
 
     def __call__(
@@ -178,6 +198,8 @@ class OwnTransform:
         size = image.shape[0], image.shape[1]
         returned = compose(seed, image=image, **self.fields.arguments(fields, size))
         result = _as_array(returned["image"])
+        if self._takes_whole and result.ndim > 1:
+            size = size_of_result(result.shape, image.shape[2])
         if not keeps_size(result.shape, size):
             raise WrongResultError(size_fault(self.fields.names, result.shape, size))
         return result, self.fields.take(returned, fields, size)
@@ -204,6 +226,12 @@ def keeps_size(shape: Sequence[int], size: tuple[int, int]) -> bool:
     return len(shape) > 1 and size in (tuple(shape[:2]), tuple(shape[-2:]))
 
 
+def size_of_result(shape: Sequence[int], channels: int) -> tuple[int, int]:
+    """Return (height, width) of a result with channels last, first or without channels."""
+    is_last = len(shape) == 2 or shape[-1] == channels
+    return (shape[0], shape[1]) if is_last else (shape[-2], shape[-1])
+
+
 def size_fault(names: Sequence[str], shape: Sequence[int], size: tuple[int, int]) -> str:
     """Return the message that fields cannot follow a transform that changes the size of images."""
     fields = ", ".join(names)
@@ -227,15 +255,20 @@ def list_transforms(transform: object, num_views: int) -> list[object]:
 
 
 def try_transforms(
-    functions: Sequence[Any], images: Sequence[Part], fields: Sequence[Mapping[str, FieldKind]] | None = None
+    functions: Sequence[Any],
+    images: Sequence[Part],
+    fields: Sequence[Mapping[str, FieldKind]] | None = None,
+    is_whole: Sequence[bool] | None = None,
 ) -> tuple[OwnTransform | None, ...]:
     """Return the transform of each view; its crops have the shape and dtype of `images`. Raises ValueError.
 
     fields: kinds of the fields that are passed to the function of each view, by name; by default none.
+    is_whole: whether each view gets whole images.
     """
+    whole = is_whole or [False] * len(functions)
     handed = fields or [{}] * len(functions)
     return tuple(
-        None if function is None else OwnTransform(function, images[view], handed[view])
+        None if function is None else OwnTransform(function, images[view], handed[view], takes_whole=whole[view])
         for view, function in enumerate(functions)
     )
 

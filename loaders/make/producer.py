@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock.loaders.data.sources.contract import is_fetching
 from penstock.loaders.data.sources.source_faults import checked_class_numbers, naming_method
-from penstock.loaders.make.batch_part import BatchPart
-from penstock.loaders.make.batch_planner import BatchPlanner
+from penstock.loaders.make.batch_part import BatchPart, join_rows_of
+from penstock.loaders.make.batch_planner import BatchPlanner, Content
 from penstock.loaders.make.layout import Slot
 from penstock.loaders.make.native_rows import NativeRows, native_rows
 from penstock.loaders.make.python_rows import PythonRows, pad_rows
@@ -45,7 +47,8 @@ class Producer:
 
     def __init__(self, planner: BatchPlanner, python: PythonRows | None = None) -> None:
         self._planner = planner
-        self._native = native_rows(planner.source, planner.pipeline, planner.decoder)
+        self._is_whole = any(planner.whole_views)
+        self._native = None if self._is_whole else native_rows(planner.source, planner.pipeline, planner.decoder)
         self._python = python or PythonRows(planner)
         self._transform = TransformStep(planner) if planner.transforms else None
         self._fetches = is_fetching(planner.source)  # stored, because the call takes 50 us
@@ -70,8 +73,27 @@ class Producer:
         content = self._planner.content(cursor)
         first, end = (len(content.samples) * number // part[1] for number in (part[0], part[0] + 1))
         slot = Slot(content.layout, memory, rows[: len(content.samples)], first, end)
+        if self._is_whole:  # one image at a time, because whole images need much memory
+            slots = [replace(slot, first=row, end=row + 1) for row in range(first, end)]
+            batch = join_rows_of(slot, [self._make(cursor, content, own, working_on, progress) for own in slots])
+        else:
+            batch = self._make(cursor, content, slot, working_on, progress)
+        self._label(batch)
+        return batch
+
+    def _make(
+        self,
+        cursor: Cursor,
+        content: Content,
+        slot: Slot,
+        working_on: Callable[[int], None],
+        progress: Progress | None,
+    ) -> BatchPart:
         crops = slot if self._transform is None else self._transform.crops_of(slot, content)
         batch = BatchPart(cursor, content, slot, crops, working_on, progress)
+        if self._is_whole:
+            assert self._transform is not None
+            batch.lay_out = partial(self._transform.crops_of, slot, content)
         if not content.is_full:
             pad_rows(np.flatnonzero(batch.index < 0), crops)
         for step in self._steps():
@@ -89,7 +111,6 @@ class Producer:
             yield self._transform
         if self._planner.schedule.rounds is not None:
             yield self._cut_patches
-        yield self._label
 
     def _fill_natively(self, batch: BatchPart) -> None:
         assert self._native is not None

@@ -148,6 +148,8 @@ class PythonRows:
 
     def _fill_row(self, row: int, item: Loaded, plans: list[BatchPlan], at: int, batch: BatchPart) -> None:
         """Write a sample to its row, with the crops at index `at` of `plans`."""
+        if batch.lay_out is not None:
+            batch.crops = batch.lay_out((item.height, item.width))
         self._write(row, item, plans, at, batch)
         first, done = plans[0], batch.crops.rows[row]
         done["index"], done["label"], done["size"] = item.sample, -1, (item.width, item.height)

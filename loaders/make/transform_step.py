@@ -16,7 +16,7 @@ from penstock.loaders.make.batch_part import BatchPart
 from penstock.loaders.make.batch_planner import BatchPlanner, Content
 from penstock.loaders.make.engine_contract import Placed
 from penstock.loaders.make.finishing import look_up_fields, place_fields
-from penstock.loaders.make.layout import Slot
+from penstock.loaders.make.layout import Slot, whole_layout
 from penstock.loaders.make.own.compose_fields import RowFields
 from penstock.loaders.make.own.global_draws import (
     is_drawing,
@@ -53,9 +53,11 @@ class TransformStep:
         self._planner = planner
         self._crops = np.empty(0, np.uint8)
 
-    def crops_of(self, slot: Slot, content: Content) -> Slot:
-        """Return memory for the crops of the rows of `slot`."""
+    def crops_of(self, slot: Slot, content: Content, whole: tuple[int, int] | None = None) -> Slot:
+        """Return memory for the crops of the rows of `slot`; `whole` is the (height, width) of whole images."""
         layout = content.plan.layout._replace(batch_size=len(slot.rows))
+        if whole is not None:
+            layout = whole_layout(layout, self._planner.whole_views, whole)
         if self._crops.nbytes < layout.num_bytes:
             self._crops = np.empty(layout.num_bytes, np.uint8)
         return Slot(layout, self._crops, slot.rows)
@@ -64,7 +66,8 @@ class TransformStep:
         """Make the images of the slot from the crops, copy the other arrays, zero the padding. Raises LoaderError."""
         for name, made in batch.crops.extras.items():
             for array, crop in zip(batch.slot.extras[name], made, strict=True):
-                array[...] = crop
+                if array.shape == crop.shape:  # those of a whole image come from its transform
+                    array[...] = crop
         batch.moved = tuple(self._make_view(batch, view, own) for view, own in enumerate(self._planner.transforms))
 
     def _make_view(self, batch: BatchPart, view: int, own: OwnTransform | None) -> Placed | None:

@@ -71,8 +71,9 @@ def plan_batch(
     is_share = keeps_aspect or not pipeline.keeps_scale
     if pipeline.crop == "random_resized":
         windows = _draw_windows(pipeline, draws, widths, heights, keeps_aspect=keeps_aspect)
-    elif pipeline.crop == "full":
+    elif pipeline.crop in ("full", "none"):
         windows = np.stack((np.zeros_like(widths), np.zeros_like(heights), widths, heights), 1)
+        places = places if pipeline.crop == "full" else windows.astype(np.int32)
     elif pipeline.crop in ("center", "five", "ten") and pipeline.shorter_side is None and is_share:
         windows = _centred_windows(pipeline, widths, heights, view, keeps_aspect=keeps_aspect)
     else:

@@ -236,6 +236,38 @@ def test_image_targets_are_moved_by_name(data: Data, albumentations: Any) -> Non
             open_loader(wrong, transform=albumentations.Compose(steps, additional_targets=declared))
 
 
+@pytest.mark.parametrize("workers", [{}, {"workers": 2, "workers_are": "threads"}, {"workers": 1}])
+@pytest.mark.parametrize("form", FORMATS)
+def test_fields_follow_a_crop_of_whole_images(
+    data: Data, albumentations: Any, form: str, workers: dict[str, Any]
+) -> None:
+    compose = albumentations.Compose(
+        [albumentations.RandomCrop(17, 21)],
+        bbox_params=albumentations.Params(form),
+        keypoint_params=albumentations.Params("xy"),
+    )
+    pipeline, num_boxes = ImagePipeline(crop="none", flip=0.0), 0
+    with open_loader(fields_of(data, "mpk"), pipeline=pipeline, transform=compose, shuffle=True, **workers) as loader:
+        for batch in loader:
+            assert batch["images"].shape[2:] == batch["mask"].shape[1:] == (17, 21)
+            num_boxes += check_batch(data, batch)
+    assert num_boxes > 15
+
+
+def test_fields_do_not_follow_other_functions_of_whole_images(data: Data, albumentations: Any) -> None:
+    compose = albumentations.Compose([albumentations.RandomCrop(17, 21)])
+    pipeline = ImagePipeline(crop="none", flip=0.0)
+    for options, message in (
+        (
+            {"transform": lambda image: image[:8, :8], "transform_moves": False},
+            "mask cannot follow the transform of whole",
+        ),
+        ({"transform": compose, "with_geometry": True}, "geometry would not follow"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            open_loader(fields_of(data, "m"), pipeline=pipeline, shuffle=True, **options)
+
+
 def test_two_masks_and_two_fields_of_boxes_are_moved(data: Data, albumentations: Any) -> None:
     source = with_fields(
         data.source,

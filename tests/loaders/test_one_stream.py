@@ -13,7 +13,7 @@ import torch
 from folder_trees import settle
 from served_steps import Step, as_steps, join, serve_steps
 from tokenizers_of_users import CountLetters, count_letters
-from transform_functions import ByName, Module, from_global_state, jitter, mean, roll, torchvision_steps
+from transform_functions import ByName, Module, from_global_state, jitter, mean, random_window, roll, torchvision_steps
 
 from penstock.loaders import Blocks, ByUpdate, PatchBudget, PerClass, Repeated, create_loader
 from penstock.loaders.front.loader import Batch, Loader
@@ -66,6 +66,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     },
 }
 DRAWN = imagenet_train((16, 24), scale=(0.05, 0.3), interpolation="random")
+WHOLE = ImagePipeline(crop="none", flip=0)
 VIEWS = [imagenet_train(32, interpolation="bicubic"), imagenet_train(32), DRAWN, imagenet_eval(20)]
 FILTERS: dict[str, dict[str, Any]] = {
     "bicubic": {"pipeline": imagenet_train(24, interpolation="bicubic")},
@@ -86,6 +87,9 @@ CASES: dict[str, dict[str, Any]] = {
     **{name: {"pipeline": ImagePipeline(**crop)} for name, crop in CROPS.items()},
     **{name: {"transform": function, "dtype": torch.float32} for name, function in (TRANSFORMS | ALONE).items()},
     "views": {"pipeline": VIEWS},
+    "whole": {"pipeline": WHOLE, "transform": random_window, "shuffle": True},
+    "whole, views": {"pipeline": [WHOLE, imagenet_train(24), WHOLE], "transform": [random_window, None, random_window]}
+    | {"shuffle": True},
     **TEXTS,
     **FILTERS,
     **ORDERS,
@@ -196,7 +200,7 @@ def test_the_streams_follow_their_settings(streams: dict[str, list[Step]]) -> No
     for case in CASES:
         first, second = ([step.rows for step in steps] for steps in epochs(case))
         drawn = CASES[case].get("pipeline", VIEWS)
-        is_random = not isinstance(drawn, ImagePipeline) or drawn.random
+        is_random = not isinstance(drawn, ImagePipeline) or drawn.random or "shuffle" in CASES[case]
         orders = [[row.index for rows in epoch for row in rows] for epoch in (first, second)]
         assert (first != second) == (orders[0] != orders[1]) == is_random, case
     for case in CHANGES:

@@ -173,6 +173,56 @@ def test_a_transform_whose_image_it_cannot_get_is_refused(photos: Path) -> None:
             open_loader(photos, pipeline=pipeline, transform=function)
 
 
+def test_whole_images_are_handed_over(tmp_path: Path) -> None:
+    """Of any size, one at a time; bad ones are replaced, errors name the sample."""
+    draw, images, paths = np.random.default_rng(6), [], []
+    for number in range(20):
+        height, width = draw.integers(20, 90, 2).tolist()
+        images.append(draw.integers(0, 256, (height, width, 3), np.uint8))
+        paths.append((str(tmp_path / f"{number:02}.png"), number % 3))
+        Image.fromarray(images[-1]).save(paths[-1][0])
+    whole = ImagePipeline(crop="none", flip=0.0, size=(16, 16))
+
+    def corner(image: Any) -> Any:
+        return np.concatenate((image[-16:, -16:], np.full((1, 16, 3), image.shape[1], np.uint8)))
+
+    settings: dict[str, Any] = {"pipeline": whole, "transform": corner, "dtype": torch.uint8, "batch_size": 8}
+    for shuffle, workers in ((False, 0), (True, 3)):
+        more = {"workers": workers, "shuffle": shuffle, "with_index": True, "pad": True, "drop_last": False}
+        with open_loader(paths, **settings, **more) as loader:
+            for served, labels, index in loader:
+                for image, label, at in zip(served.numpy(), labels.tolist(), index.tolist(), strict=True):
+                    wanted = corner(images[at]) if at >= 0 else np.zeros((17, 16, 3), np.uint8)
+                    assert np.array_equal(np.moveaxis(image, 0, -1), wanted)
+                    assert label == (at % 3 if at >= 0 else -1)
+    Path(paths[5][0]).write_bytes(Path(paths[5][0]).read_bytes()[:60])
+    replaced = {"on_bad_sample": "replace", "max_bad": 2, "drop_last": False}
+    with open_loader(paths, **settings, **replaced, shuffle=True, with_index=True) as loader:
+        batches = list(loader)
+        assert loader.stats().replaced == 1
+        for served, _, index in batches:
+            for image, at in zip(served.numpy(), index.tolist(), strict=True):
+                assert np.array_equal(np.moveaxis(image, 0, -1), corner(images[at]))
+
+
+def test_whole_images_need_a_transform_of_one_size(photos: Path) -> None:
+    whole = ImagePipeline(crop="none", flip=0.0)
+    for options, message in (
+        ({}, r"crop='none' hands whole images .* pass transform="),
+        (
+            {"transform": lambda image: image[::2]},
+            r"makes one size of all images, but it returns uint8 \[224, 672, 3\]",
+        ),
+        ({"transform": lambda image: image[:5000, :5000][4000]}, "with crop='none', pass the size of its results"),
+        ({"transform": mean, "shuffle": None}, "pass shuffle=True or shuffle=False"),
+        ({"transform": mean, "sizes": {0: 8}}, "transform needs one size"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            open_loader(photos, **{"pipeline": whole, "shuffle": True, **options})
+    with pytest.raises(ValueError, match="leaves flips and turns to your transform"):
+        ImagePipeline(crop="none")
+
+
 class Slow(ByName):
     """Another thread may run between its seed and its draw; with a lock it cannot be copied."""
 

@@ -167,7 +167,8 @@ def test_defaults_are_torchvisions() -> None:
 def test_random_is_whether_anything_is_drawn(crop: Crop) -> None:
     still = ImagePipeline(crop=crop, flip=0)
     assert still.random is (crop in ("random_resized", "random", "scale_jitter"))
-    for setting in ("vertical_flip", "rotate90") + (() if crop == "ten" else ("flip",)):
+    turns = () if crop == "none" else ("vertical_flip", "rotate90")
+    for setting in turns + (() if crop in ("ten", "none") else ("flip",)):
         assert dataclasses.replace(still, **{setting: 0.5}).random
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -106,8 +107,9 @@ def _time_image(planner: BatchPlanner, native: NativeRows | None, samples: npt.N
     """
     if native is None or is_fetching(planner.source):
         return 0.0
-    layout = image_layout(planner.pipelines, len(samples))
-    plan = plan_images(planner.pipelines, planner.schedule.seed, 0, layout)
+    pipelines = [replace(each, crop="full") if each.crop == "none" else each for each in planner.pipelines]
+    layout = image_layout(pipelines, len(samples))
+    plan = plan_images(pipelines, planner.schedule.seed, 0, layout)
     slot = Slot(layout, np.empty(layout.num_bytes, np.uint8), np.zeros(len(samples), batch_row(layout.num_views)))
     started = time.thread_time()
     native.fill(samples, np.arange(len(samples)), plan, slot)

@@ -6,12 +6,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from penstock.loaders.make.batch_part import join_moved
 from penstock.loaders.make.batch_planner import Augments
 from penstock.loaders.make.engine_contract import Placed
 from penstock.loaders.order.cursor import Cursor
 from penstock.loaders.order.ledger import BadSample
 from penstock.pipelines.errors import LoaderError
-from penstock.pipelines.fields.ragged import join_rows
 from penstock.pipelines.sample.dali_graph import CropTask
 
 
@@ -97,12 +97,5 @@ def join_parts(parts: list[Produced]) -> Produced:
         trace=failed.trace,
         read_s=sum(part.read_s for part in parts),
         repaired=tuple(entry for part in parts for entry in part.repaired),
-        moved=tuple(map(_join_moved, zip(*(part.moved for part in parts), strict=False))),
+        moved=tuple(map(join_moved, zip(*(part.moved for part in parts), strict=False))),
     )
-
-
-def _join_moved(parts: tuple[Placed | None, ...]) -> Placed | None:
-    """Return the moved fields of one view for a whole batch."""
-    if parts[0] is None:
-        return None
-    return {name: join_rows([part[name] for part in parts if part is not None]) for name in parts[0]}

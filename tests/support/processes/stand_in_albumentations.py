@@ -68,6 +68,25 @@ class Shift(DualTransform):
         return points
 
 
+class RandomCrop(Shift):
+    """Cuts a window of a fixed size."""
+
+    def __init__(self, height: int, width: int) -> None:
+        self.height, self.width = height, width
+
+    def __repr__(self) -> str:
+        return f"RandomCrop({self.height}, {self.width})"
+
+    def draw(self, state: random.Random, shape: Any) -> Any:
+        return -state.randrange(shape[1] - self.width + 1), -state.randrange(shape[0] - self.height + 1)
+
+    def image(self, image: Any, drawn: Any, fill: int = 0) -> Any:
+        x, y = drawn
+        return image[-y : self.height - y, -x : self.width - x].copy()
+
+    mask = image
+
+
 class Resize(HorizontalFlip):
     def image(self, image: Any, drawn: Any) -> Any:
         return image[::2, ::2].copy()
@@ -130,7 +149,7 @@ class Compose:
                 if name in rows:
                     rows[name] = move(rows[name], drawn, width, height)
         for name, values in rows.items():
-            self._write(name, data, values, width, height)
+            self._write(name, data, values, data["image"].shape[1], data["image"].shape[0])
         return data
 
     def _read(self, name: str, data: Any, width: int, height: int) -> Any:

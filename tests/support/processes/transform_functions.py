@@ -104,6 +104,12 @@ sys.modules["torchvision.transforms.transforms"] = sys.modules[__name__]  # for 
 torchvision_steps = Compose(RandomHorizontalFlip(), ToTensor(), Normalize())
 
 
+def random_window(image: Image, generator: np.random.Generator) -> Image:
+    """Return a window of an image of any size, uint8 [12, 16, 3]."""
+    y, x = generator.integers(0, (image.shape[0] - 11, image.shape[1] - 15))
+    return image[y : y + 12, x : x + 16].copy()
+
+
 class ByName:
     """A transform like albumentations': images by name, and a private random state that can be seeded."""
 
