@@ -21,6 +21,7 @@ from penstock.pipelines.image_types import Levels
 from penstock.pipelines.sample.decode import ImageDecoder
 from penstock.pipelines.sample.decode_bands import is_only_bands
 from penstock.pipelines.sample.formats import has_16_bits
+from penstock.pipelines.sample.target_decoder import TargetDecoder
 from penstock.pipelines.spec import ImagePipeline
 from penstock.pipelines.targets import Targets
 
@@ -34,8 +35,9 @@ class Sample:
             of other channels than grey and colour keep their type and channels.
         label: the class number, a float, an array, or a dict of these by name.
         class_name: the name of the class; None for other labels, and for data without labels.
-        fields: masks [height, width], image targets [height, width, channels], boxes float32 [k, 4] and their classes
-            int64 [k], keypoints, numbers and texts by name, as in batches, in pixels of the image.
+        fields: masks [height, width], image targets [height, width, channels] without normalising, boxes float32
+            [k, 4] and their classes int64 [k], keypoints, numbers and texts by name, as in batches, in pixels of the
+            image.
         name: the name of the sample in its source.
         index: its position in the source.
     """
@@ -123,8 +125,8 @@ def _fields_of(source: Source, number: int, shape: tuple[int, int]) -> dict[str,
         if kind.kind == "mask":
             found[name] = decode_mask(call_source(source.mask, name, number))
         elif kind.kind == "image":
-            target = call_source(source.mask, name, number)
-            found[name] = np.array(target) if isinstance(target, np.ndarray) else _decode(target)
+            target = TargetDecoder(kind, ImagePipeline()).open(call_source(source.mask, name, number))
+            found[name] = np.array(target.crop((0, 0, target.width, target.height)))
         elif kind.kind == "boxes":
             boxes = values[name]
             size = np.array([shape[::-1]], np.int32)

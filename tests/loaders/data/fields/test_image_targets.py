@@ -127,6 +127,8 @@ def test_files_of_each_kind_are_served_exactly(images: Path, tmp_path: Path, kin
     wanted = np.stack(values).reshape(COUNT, HEIGHT, WIDTH, -1).transpose(0, 3, 1, 2)
     kept = {"uint8": "uint8", "uint16": "uint16"}.get(wanted.dtype.newbyteorder("=").name, "float32")
     source = with_fields(images, target=ImageTargets(write(tmp_path / "targets", list(files), ".npy")))
+    sample: Any = source[2]  # type: ignore[index]
+    assert np.array_equal(sample.fields["target"].transpose(2, 0, 1), wanted[2].astype(kept))
     build_cache(source, tmp_path / "cache.h5", workers=0)
     for given in (source, open_cache(tmp_path / "cache.h5")):
         target = serve(given)
