@@ -22,10 +22,11 @@ class PipelineSettings(TypedDict, total=False):
     ratio: tuple[float, float]
     center_fraction: float | None
     shorter_side: int | tuple[int, int] | None
+    longer_side: int | None
     padding: int
     jitter: tuple[float, float]
     align: Literal["center", "top_left"]
-    fill: int | Sequence[int]
+    fill: float | Sequence[float]
     rotate90: float
     vertical_flip: float
     flip: float
@@ -37,6 +38,7 @@ class PipelineSettings(TypedDict, total=False):
     interpolation: Interpolation | Literal["random"]
     resample: Literal["torch", "pillow"]
     max_pixels: int
+    max_output_pixels: int
     augment: Augmentations
     auto_augment: Literal["rand", "trivial", "timm"] | None
     rand_ops: int
@@ -61,8 +63,9 @@ class EvaluationSettings(TypedDict, total=False):
     crop: Literal["center", "full", "letterbox", "five", "ten", "none"]
     center_fraction: float | None
     shorter_side: int | None
+    longer_side: int | None
     align: Literal["center", "top_left"]
-    fill: int | Sequence[int]
+    fill: float | Sequence[float]
     channels: int
     depth: Literal[8, 16, 32]
     mean: float | Sequence[float]
@@ -71,3 +74,4 @@ class EvaluationSettings(TypedDict, total=False):
     interpolation: Interpolation
     resample: Literal["torch", "pillow"]
     max_pixels: int
+    max_output_pixels: int

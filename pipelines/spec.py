@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from functools import partial
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -11,6 +10,7 @@ from typing_extensions import Unpack
 
 from penstock.pipelines.augmentations import NO_AUGMENTATIONS, Augmentations
 from penstock.pipelines.image_types import INTERPOLATIONS, Interpolation
+from penstock.pipelines.messages.channel_checks import checked_fill, checked_moments, keeps_channels
 from penstock.pipelines.messages.checked import (
     checked_choice,
     checked_int,
@@ -32,48 +32,14 @@ DEFAULT_MAX_PIXELS = 100_000_000
 _MAX_JITTER = 100.0  # relative to the scale at which an image fits
 MAX_CHANNELS = 64
 MAX_SIDE = 16384  # of an output image, in pixels
-_LARGEST_MOMENT = 4.0  # above any mean or std of pixels from 0 to 1, and below those of levels up to 255
-
-
-def _checked_moments(name: str, value: Any, count: int, depth: int, above: float | None = None) -> tuple[float, ...]:
-    """Return one number for each of `count` channels; with depth=32 on any scale."""
-    if count == 1:
-        if isinstance(value, (tuple, list)) and len(value) == 3:
-            raise ValueError(
-                f"{name} must be one number with channels=1, got {shown(value)}: mean=0.449, std=0.226 suits"
-            )
-        value = value if isinstance(value, (tuple, list)) else (value,)
-    if count not in (1, 3) and not (hasattr(value, "__len__") and len(value) == count):
-        fix = "`penstock stats DATA` and channel_statistics(data) compute them"
-        raise ValueError(f"{name} must have {count} numbers with channels={count}, got {shown(value)}: {fix}")
-    moments = checked_tuple(name, value, _channel_names(count), partial(checked_number, above=above))
-    if depth != 32 and max(map(abs, moments)) > _LARGEST_MOMENT:
-        highest = 2**depth - 1
-        raise ValueError(f"{name} must be on the scale from 0 to 1, got {shown(value)}: divide it by {highest}")
-    return moments
-
-
-def _channel_names(count: int) -> tuple[str, ...]:
-    return {1: ("grey",), 3: ("red", "green", "blue")}.get(count) or tuple(f"channel {n}" for n in range(count))
-
-
-def _checked_fill(value: Any, channels: int, depth: int) -> tuple[int | float, ...]:
-    """Return the levels of red, green and blue; for channels as stored, one number for each."""
-    if not _keeps_channels(channels, depth):
-        levels = value if isinstance(value, (tuple, list)) else (value,) * 3
-        return checked_tuple("fill", levels, ("red", "green", "blue"), partial(checked_int, low=0, high=255))
-    default = isinstance(value, tuple) and value == (0, 0, 0)
-    levels = (0,) * channels if default else value if isinstance(value, (tuple, list)) else (value,) * channels
-    check = checked_number if depth == 32 else partial(checked_int, low=0, high=255)
-    return checked_tuple("fill", levels, _channel_names(channels), check)
-
-
-def _keeps_channels(channels: int, depth: int) -> bool:
-    return channels not in (1, 3) or depth == 32
 
 
 def _checked_fraction(value: Any) -> float | None:
     return None if value is None else checked_number("center_fraction", value, high=1, above=0)
+
+
+def _checked_length(name: str, value: Any) -> int:
+    return checked_int(name, value, 1, MAX_SIDE)
 
 
 def _checked_side(value: Any) -> tuple[int, int] | None:
@@ -81,7 +47,7 @@ def _checked_side(value: Any) -> tuple[int, int] | None:
     if value is None:
         return None
     sides = value if isinstance(value, (tuple, list)) else (value, value)
-    low, high = checked_tuple("shorter_side", sides, ("low", "high"), partial(checked_int, low=1, high=MAX_SIDE))
+    low, high = checked_tuple("shorter_side", sides, ("low", "high"), _checked_length)
     if low > high:
         raise ValueError(f"shorter_side must be (low, high) with low at most high, got {shown(value)}")
     return low, high
@@ -92,7 +58,7 @@ _RANDOM_CROPS = ("random_resized", "random", "scale_jitter")
 # Settings that only some crops use; with other crops they raise, since they would do nothing.
 _CROPS_OF_SETTING = {
     "padding": ("random",),
-    "shorter_side": ("random", "center", "five", "ten"),
+    "shorter_side": ("random", "center", "five", "ten", "full"),
     "align": ("scale_jitter", "letterbox"),
 }
 
@@ -106,7 +72,9 @@ class ImagePipeline:
     Raises ValueError for settings that cannot work.
 
     Attributes:
-        size: (height, width) of the resulting images, in pixels.
+        size: (height, width) of the resulting images, in pixels. None, with crop="full": images keep their own sizes,
+            or are resized with their aspect by shorter_side and longer_side; batches have lists of [channels, height,
+            width].
         crop: "random_resized" draws area and aspect as torchvision's RandomResizedCrop does; "center" uses the centre
             window that has the aspect of `size`; "full" resizes the whole image, whatever its aspect; "random" is
             torchvision's RandomCrop with pad_if_needed, after `shorter_side` and `padding`; "scale_jitter" is
@@ -119,7 +87,9 @@ class ImagePipeline:
             keeps the scale: the crops are `size` pixels of the image, as with torchvision's CenterCrop alone.
         shorter_side: length in pixels to which the shorter side is resized before the crop, as torchvision's Resize
             does, for "center", "five", "ten" and "random"; for "random", (low, high) draws it. None: no such resize,
-            and "random" keeps the scale.
+            and "random" keeps the scale. With size=None: of the whole image.
+        longer_side: length in pixels that the longer side has at most after a resize to shorter_side, as max_size of
+            torchvision's Resize; alone, to which the longer side is resized. Only with size=None.
         padding: pixels added on each side before the crop, for "random"; less than each side of `size`.
         jitter: lowest and highest scale, relative to that of "letterbox", for "scale_jitter".
         align: position of an image that does not fill `size`, "center" or "top_left", for "letterbox" and
@@ -145,15 +115,18 @@ class ImagePipeline:
         resample: resize kernel, "torch" or "pillow" (Pillow-SIMD where installed); they agree within one level if
             bilinear.
         max_pixels: an image that declares more pixels is rejected before memory is allocated for it.
+        max_output_pixels: with size=None, the memory of each image of a batch in pixels; an image that would have more
+            is a bad sample. shorter_side and longer_side together limit images too.
         augment: augmentations beyond crop and flip.
     """
 
-    size: tuple[int, int] = (224, 224)
+    size: tuple[int, int] | None = (224, 224)
     crop: Crop = "random_resized"
     scale: tuple[float, float] = (0.08, 1.0)
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
     center_fraction: float | None = 0.875
     shorter_side: int | tuple[int, int] | None = None
+    longer_side: int | None = None
     padding: int = 0
     jitter: tuple[float, float] = (0.1, 2.0)
     align: Literal["center", "top_left"] = "center"
@@ -169,6 +142,7 @@ class ImagePipeline:
     interpolation: Interpolation | Literal["random"] = "bilinear"
     resample: Literal["torch", "pillow"] = "torch"
     max_pixels: int = DEFAULT_MAX_PIXELS
+    max_output_pixels: int = 4_000_000
     augment: Augmentations = NO_AUGMENTATIONS
 
     def __post_init__(self) -> None:
@@ -185,18 +159,20 @@ class ImagePipeline:
         probabilities = ("rotate90", "vertical_flip", "flip")
         set_checked(
             self,
-            size=checked_tuple("size", self.size, ("height", "width"), partial(checked_int, low=1, high=MAX_SIDE)),
+            size=None if self.size is None else checked_tuple("size", self.size, ("height", "width"), _checked_length),
             scale=checked_interval("scale", self.scale, highest=1),
             ratio=checked_interval("ratio", self.ratio),
             center_fraction=_checked_fraction(self.center_fraction),
             shorter_side=_checked_side(self.shorter_side),
             padding=checked_int("padding", self.padding, 0),
             jitter=checked_interval("jitter", self.jitter, highest=_MAX_JITTER),
-            fill=_checked_fill(self.fill, channels, self.depth),
+            fill=checked_fill(self.fill, channels, self.depth),
             **{name: checked_number(f"{name}, a probability,", getattr(self, name), 0, 1) for name in probabilities},
-            mean=_checked_moments("mean", self.mean, channels, self.depth),
-            std=_checked_moments("std", self.std, channels, self.depth, above=0),
+            mean=checked_moments("mean", self.mean, channels, self.depth),
+            std=checked_moments("std", self.std, channels, self.depth, above=0),
             max_pixels=checked_int("max_pixels", self.max_pixels, 1),
+            longer_side=None if self.longer_side is None else _checked_length("longer_side", self.longer_side),
+            max_output_pixels=checked_int("max_output_pixels", self.max_output_pixels, 1, MAX_SIDE**2),
         )
         self._refuse_contradictions()
 
@@ -205,12 +181,17 @@ class ImagePipeline:
         for name, crops in _CROPS_OF_SETTING.items():
             if self.crop not in crops and getattr(self, name) != getattr(type(self), name):
                 raise ValueError(f"{name} is for crop={' or '.join(map(repr, crops))}, got crop={self.crop!r}")
-        if self.padding >= min(self.size):
+        if self.size is None:
+            self._refuse_for_own_sizes()
+        elif self.longer_side is not None or (self.crop == "full" and self.shorter_side is not None):
+            name = "shorter_side" if self.longer_side is None else "longer_side"
+            raise ValueError(f"{name} keeps the aspect of whole images: pass size=None, got size={self.size}")
+        elif self.padding >= min(self.size):
             raise ValueError(f"padding must be less than each side of size={self.size}, got {self.padding}")
         shortest, longest = self.shorter_side_range
         if self.crop != "random" and shortest != longest:
             raise ValueError(f"shorter_side must be one number for crop={self.crop!r}, got {self.shorter_side}")
-        if self.rotate90 and self.size[0] != self.size[1]:
+        if self.rotate90 and (self.size is None or self.size[0] != self.size[1]):
             raise ValueError(f"rotate90 needs a square size, got {self.size}")
         if self.crop == "none" and (self.flip or self.vertical_flip or self.rotate90):
             raise ValueError(
@@ -230,6 +211,34 @@ class ImagePipeline:
         jitter = self.augment.color_jitter or (0, 0, 0, 0)
         if self.channels == 1 and (jitter[2] or jitter[3]):
             raise ValueError(f"color_jitter must have saturation and hue 0 with channels=1, got {jitter}")
+
+    def _refuse_for_own_sizes(self) -> None:
+        if self.crop != "full":
+            raise ValueError(f"size=None serves whole images: pass crop='full', got crop={self.crop!r}")
+        if self.augment.active:
+            raise ValueError("augment needs images of one size: augmentations cannot be combined with size=None")
+        shortest, _ = self.shorter_side_range
+        if self.longer_side is not None and shortest > self.longer_side:
+            raise ValueError(f"longer_side must be at least shorter_side={shortest}, got {self.longer_side}")
+
+    @property
+    def output_size(self) -> tuple[int, int]:
+        """The size of all images, which must not be None."""
+        assert self.size is not None
+        return self.size
+
+    @property
+    def has_own_scale(self) -> bool:
+        """Whether whole images are served without a resize."""
+        return self.size is None and self.shorter_side is None and self.longer_side is None
+
+    @property
+    def most_pixels(self) -> int:
+        """Number of pixels for which each image of a batch has memory."""
+        if self.size is not None:
+            return self.size[0] * self.size[1]
+        limit = self.shorter_side_range[0] * (self.longer_side or 0) or (self.longer_side or MAX_SIDE) ** 2
+        return min(self.max_output_pixels, limit)
 
     @property
     def random(self) -> bool:
@@ -261,9 +270,11 @@ class ImagePipeline:
         for name, crops in (("align", ("letterbox",)), ("fill", ("letterbox", "center", "five", "ten"))):
             if crop in crops:
                 settings[name] = getattr(self, name)
+        if settings["size"] is None:
+            settings |= {name: getattr(self, name) for name in ("shorter_side", "longer_side", "max_output_pixels")}
         if crop in ("center", "five", "ten"):
             low, high = self.shorter_side_range
-            shortest = 0 if size is None or not low else max(_pair(size))
+            shortest = 0 if size is None or not low else max(_pair(size) or (0,))
             if "center_fraction" not in changes:
                 settings["shorter_side"] = max(round((low * high) ** 0.5), shortest) or None
             keeps_scale = self.crop == "random" and not low
@@ -282,12 +293,12 @@ class ImagePipeline:
         placed = self.crop not in ("random_resized", "center", "full") or self.shorter_side is not None
         placed = placed or (self.crop == "center" and self.center_fraction is None)
         plain = (self.channels, self.depth) == (3, 8) and self.interpolation in ("bilinear", "bicubic", "random")
-        return plain and not placed and not self.vertical_flip and not self.rotate90
+        return plain and self.size is not None and not placed and not self.vertical_flip and not self.rotate90
 
     @property
     def keeps_channels(self) -> bool:
         """Whether images keep their channels as stored; if not, grey and colour are converted to `channels`."""
-        return _keeps_channels(self.channels, self.depth)
+        return keeps_channels(self.channels, self.depth)
 
     @property
     def keeps_scale(self) -> bool:
@@ -317,8 +328,8 @@ _EVALUATION_OF: dict[str, Crop] = {"random_resized": "center", "random": "center
 PIPELINE_SETTINGS = (*_OF_IMAGES, *(field.name for field in fields(Augmentations)))
 
 
-def _pair(size: int | tuple[int, int]) -> tuple[int, int]:
-    return size if isinstance(size, (tuple, list)) else (size, size)
+def _pair(size: int | tuple[int, int] | None) -> tuple[int, int] | None:
+    return (size, size) if isinstance(size, int) else size
 
 
 def imagenet_train(size: int | tuple[int, int] = 224, **settings: Unpack[PipelineSettings]) -> ImagePipeline:

@@ -37,7 +37,7 @@ class PillowDataset(Dataset[tuple[torch.Tensor, int]]):
         data = self._source.read(index)
         image = Image.fromarray(data) if isinstance(data, np.ndarray) else Image.open(io.BytesIO(data)).convert("RGB")
         x, y, w, h = self._window(*image.size)
-        height, width = self._pipeline.size
+        height, width = self._pipeline.output_size
         drawn = ("bilinear", "bicubic")[int(torch.rand(1).item() < 0.5)]
         name = drawn if self._pipeline.interpolation == "random" else self._pipeline.interpolation
         image = image.crop((x, y, x + w, y + h)).resize((width, height), Image.Resampling[name.upper()])

@@ -66,7 +66,9 @@ def _serve(decoder: ImageDecoder, data: bytes | Pixels) -> Pixels:
     pixels = data if isinstance(data, np.ndarray) else decoder.full(data)
     width, height = (np.array([side]) for side in (pixels.shape[1], pixels.shape[0]))
     x, y, w, h = plan_batch(_PIPELINE, 0, 0, np.zeros(1, np.int64), width, height).windows[0].tolist()
-    slot = torch.empty((1, 3, *_PIPELINE.size), dtype=torch.uint8, device="cpu", memory_format=torch.channels_last)
+    slot = torch.empty(
+        (1, 3, *_PIPELINE.output_size), dtype=torch.uint8, device="cpu", memory_format=torch.channels_last
+    )
     write_sample(pixels[y : y + h, x : x + w], slot, False, RESIZERS[_PIPELINE.resample])
     served: Pixels = slot.permute(0, 2, 3, 1)[0].numpy()
     return served

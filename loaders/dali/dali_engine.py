@@ -213,7 +213,7 @@ class DaliEngine:
     def _graph_settings(self) -> GraphSettings:
         planner, options, device = self._planner, self._options, torch.device(self._planner.device)
         return GraphSettings(
-            size=planner.pipeline.size,
+            size=planner.pipeline.output_size,
             batch_size=planner.schedule.batch_size,
             threads=self._threads_of_dali,
             depth=options.prefetch if self._num_readers else 1,

@@ -95,7 +95,7 @@ def wrong_images(way: str, device_id: int | None) -> str:
     """Return what is wrong with DALI's decoding of the generated images, "" for nothing. Raises LoaderError."""
     pipeline = ImagePipeline(size=(_SIZE, _SIZE))
     settings = GraphSettings(
-        size=pipeline.size, batch_size=_BATCH, threads=2, depth=2, device_id=device_id, whole=way == WHOLE
+        size=pipeline.output_size, batch_size=_BATCH, threads=2, depth=2, device_id=device_id, whole=way == WHOLE
     )
     graph, reference = DaliGraph(settings, coded=True), DaliReference(pipeline)
     smooth, striped = made_tasks(), striped_tasks()

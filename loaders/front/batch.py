@@ -33,7 +33,8 @@ class Batch:
 
     Attributes:
         images: [batch, 3, height, width], channels_last by default, on the loader's device. With several views, a tuple
-            of these; the geometry below is then [batch, views, ...]. With a PatchBudget, patches [batch, length,
+            of these; the geometry below is then [batch, views, ...]. With size=None, a list of [3, height, width],
+            where 3 is the number of channels, and [3, 0, 0] is padding. With a PatchBudget, patches [batch, length,
             patch * patch * 3], with the key "patches".
         labels: int64 [batch] of class numbers; with mixup or cutmix float32 [batch, num_classes]; for sources with
             other labels (see with_labels) a tensor, or a dict of tensors by name. On the loader's device. Data with

@@ -328,7 +328,10 @@ def _open(
     options = replace(options, workers=0) if alone else options
     engine = BACKENDS[backend].open_engine(replace(planner, schedule=schedule, announces=not alone), options)
     is_upright = planner.pipeline.exif == "apply"
-    steps = finishing_steps(planner.source, schedule.patch, is_upright=is_upright, with_geometry=with_geometry)
+    own_channels = planner.pipeline.channels if planner.pipeline.size is None else None
+    steps = finishing_steps(
+        planner.source, schedule.patch, own_channels, is_upright=is_upright, with_geometry=with_geometry
+    )
     if planner.text is not None:
         steps.append(partial(serve_text, planner.source, planner.text, schedule))
     more: Any = {"steps": steps, "seed": schedule.seed, "pad": schedule.pads, "batch_transform": batch_transform}

@@ -48,7 +48,7 @@ from penstock.loaders.data.tars.tar_source import (
     open_tars,
 )
 from penstock.loaders.data.views.chosen_classes import choose_classes, warn_of_text_order
-from penstock.loaders.data.views.stacked import stack_sources
+from penstock.loaders.data.views.stacked import StackedSource
 from penstock.loaders.data.views.subset import PART_OPTIONS, take_part
 from penstock.loaders.front.loader_options import OpenOptions
 from penstock.pipelines.errors import LoaderError, printable
@@ -262,11 +262,11 @@ def _open_data(spec: SourceLike, options: dict[str, Any]) -> Source:
 def _open_bands(spec: SourceLike, options: dict[str, Any]) -> Source:
     """Open a stack of several images of each sample: members of tars with the same key, or columns of one table."""
     names = options["image"]
-    if not names or not all(isinstance(name, str) for name in names):
+    if len(names) < 2 or not all(isinstance(name, str) for name in names):
         raise ValueError(f"image must be a name, or several names for a stack, got {shown(names)}")
     parts = [_open_data(spec, {**options, "image": name}) for name in names]
     has_keys = all(isinstance(whole, IndexedSource) and whole.samples.has_ranges for whole in find_whole(parts[0]))
-    return stack_sources(parts, "name" if has_keys else "position")
+    return StackedSource(parts, "name" if has_keys else "position")
 
 
 def _open_kind(kind: Kind, what: object, options: dict[str, Any]) -> Source:

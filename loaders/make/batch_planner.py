@@ -201,8 +201,10 @@ class BatchPlanner:
         images = image_layout(self._views(shape), batch_size)
         extras = []
         for name, kind in self.pictures.items():
-            views = (Part(kind.picture_shape(*size), np.dtype(kind.dtype).str) for size in images.crop_sizes)
-            extras.append((name, tuple(views)))
+            kept = np.dtype(kind.dtype).str
+            views = tuple(Part(kind.picture_shape(*size), kept) for size in images.crop_sizes)
+            own = Part((images.row_pixels * kind.scale**2 * kind.channels,), kept)
+            extras.append((name, (own,) if images.row_pixels else views))
         return images._replace(extras=(*extras, *tokens))
 
     @cached_property

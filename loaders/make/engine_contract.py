@@ -26,7 +26,8 @@ class HostBatch:
 
     Attributes:
         cursor: its place in the stream.
-        images: uint8 [batch, height, width, 3], in host memory unless `resident`; a tuple of these for several views.
+        images: uint8 [batch, height, width, 3], in host memory unless `resident`; a tuple of these for several views, a
+            list of [height, width, 3] for images of own sizes.
         index: int64 [batch], positions in the source, -1 in padding rows.
         labels: int64 [batch], -1 in padding rows; or the targets of the source, NaN for floats.
         plan: how each image was made; for several views, each array is [batch, views, ...].
@@ -36,7 +37,7 @@ class HostBatch:
         sizes: int32 [batch, 2], width and height of the whole upright images, in pixels.
         exif: uint8 [batch], EXIF orientation of each file, 1 to 8, applied or not; 0 in padding rows, and if it is
             not applied and no field moves with the image.
-        output_sizes: (height, width) of each view's images before transforms; () for patches.
+        output_sizes: (height, width) of each view's images before transforms; () for patches and own sizes.
         fields: the source's other data, by name: arrays, lists, or Ragged for lists of arrays; for several views
             tuples of these if they move with the image.
         is_placed: whether some of the fields contain positions in the images, such as boxes.

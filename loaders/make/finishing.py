@@ -15,6 +15,7 @@ from penstock.loaders.data.sources.contract import (
     FieldSource,
     Source,
     TargetSource,
+    field_kinds_of,
     has_fields,
     has_moving_fields,
     has_targets,
@@ -36,6 +37,7 @@ from penstock.pipelines.fields.ragged import Ragged, take_rows
 from penstock.pipelines.messages.user_warnings import warn_user
 from penstock.pipelines.plan.crops import BatchPlan
 from penstock.pipelines.plan.moves import forward_matrices
+from penstock.pipelines.sample.patches import view_image
 from penstock.pipelines.targets import map_targets, parts_of
 
 Placing = tuple[BatchPlan, Size, Floats]  # arguments of place_boxes
@@ -135,7 +137,7 @@ def _placing(batch: HostBatch, view: int) -> Placing:
     plan = batch.plan
     if plan.flips.ndim > 1:
         plan = BatchPlan._make(part[:, view] for part in plan)
-    size = None if "patch_valid" in batch.fields else batch.output_sizes[view]  # patches have one size per image
+    size = batch.output_sizes[view] if batch.output_sizes else None  # with patches, each image has a size
     moves = batch.augments[view]
     return plan, size, STILL if moves is None or size is None else forward_matrices(moves, size)
 
@@ -223,10 +225,13 @@ Step = Callable[[HostBatch], HostBatch]
 _NO_LABEL = {"f": np.nan, "c": np.nan, "i": -1}
 
 
-def finishing_steps(source: Source, patch: int | None, *, is_upright: bool, with_geometry: bool) -> list[Step]:
+def finishing_steps(
+    source: Source, patch: int | None, own_channels: int | None = None, *, is_upright: bool, with_geometry: bool
+) -> list[Step]:
     """Return the steps for a batch of `source`, in order.
 
-    patch: side of the patches that images are cut into, None for whole images; others: as in ServedFields.
+    patch: side of the patches that images are cut into, None for whole images; own_channels: channels of images of own
+        sizes, None for images of one size; others: as in ServedFields.
     """
     steps: list[Step] = []
     if has_targets(source):
@@ -235,6 +240,8 @@ def finishing_steps(source: Source, patch: int | None, *, is_upright: bool, with
         steps.append(partial(add_patches, patch))
     if has_fields(source) or with_geometry:
         steps.append(ServedFields(source, is_upright=is_upright, with_geometry=with_geometry))
+    if own_channels is not None:
+        steps.append(partial(split_images, own_channels, pictures_of(field_kinds_of(source))))
     return steps
 
 
@@ -256,6 +263,26 @@ def add_targets(source: TargetSource, batch: HostBatch) -> HostBatch:
         for part in parts_of(found).values():
             part[absent] = _NO_LABEL.get(part.dtype.kind, 0)
     return replace(batch, labels=found)
+
+
+def split_images(channels: int, pictures: Mapping[str, FieldKind], batch: HostBatch) -> HostBatch:
+    """Return the batch with lists of its images [height, width, channels], and of its masks and image targets.
+
+    Rows without a sample have images of 0 x 0 pixels. The images share the memory of the batch.
+    """
+    sizes = batch.plan.places[:, :1:-1].tolist()
+    images = [
+        image[: height * width * channels].view(height, width, channels)
+        for image, (height, width) in zip(batch.images, sizes, strict=True)
+    ]
+    fields = dict(batch.fields)
+    for name, kind in pictures.items():
+        own = [
+            view_image(row, width * kind.scale, height * kind.scale, kind.channels)
+            for row, (height, width) in zip(batch.extras[name][0], sizes, strict=True)
+        ]
+        fields[name] = [each[:, :, 0] for each in own] if kind.target is None else own
+    return replace(batch, images=images, fields=fields)
 
 
 def add_patches(patch: int, batch: HostBatch) -> HostBatch:

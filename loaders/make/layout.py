@@ -48,6 +48,8 @@ class BatchLayout(NamedTuple):
             for all views.
         patch: side of the patches, in pixels, into which the image of each row is cut; 0 for whole images.
         crops: input of the transforms of each view, in a worker's memory; () without transforms.
+        row_pixels: with images of own sizes, the pixels for which each row has memory; the row begins with its image.
+            0 for images of one size.
     """
 
     batch_size: int
@@ -56,6 +58,12 @@ class BatchLayout(NamedTuple):
     extras: tuple[tuple[str, tuple[Part, ...]], ...] = ()
     patch: int = 0
     crops: tuple[Part, ...] = ()
+    row_pixels: int = 0
+
+    @property
+    def has_places(self) -> bool:
+        """Whether the size of the image in a row is that of its place; if not, rows are images of one size."""
+        return self.patch > 0 or self.row_pixels > 0
 
     @property
     def num_views(self) -> int:
@@ -144,9 +152,16 @@ class Slot:
 
 
 def image_layout(pipelines: Sequence[ImagePipeline], batch_size: int) -> BatchLayout:
-    """Return the layout of a batch of images, [batch, height, width, channels] for each view."""
-    parts = [((*each.size, each.channels), np.dtype(each.sample_dtype).str) for each in pipelines]
-    return BatchLayout(batch_size, tuple(Part(*part) for part in parts), tuple(each.size for each in pipelines))
+    """Return the layout of a batch of images, [batch, height, width, channels] for each view.
+
+    Images of own sizes are [batch, most_pixels * channels].
+    """
+    if pipelines[0].size is None:
+        (one,) = pipelines
+        part = Part((one.most_pixels * one.channels,), np.dtype(one.sample_dtype).str)
+        return BatchLayout(batch_size, (part,), row_pixels=one.most_pixels)
+    parts = [((*each.output_size, each.channels), np.dtype(each.sample_dtype).str) for each in pipelines]
+    return BatchLayout(batch_size, tuple(Part(*part) for part in parts), tuple(each.output_size for each in pipelines))
 
 
 def whole_layout(layout: BatchLayout, is_whole: Sequence[bool], size: tuple[int, int]) -> BatchLayout:

@@ -62,8 +62,8 @@ def check_moving(
     for view, own in zip(views, transforms, strict=False):
         if not moving or own is None:
             continue
-        if not keeps_size(own.part.shape, view.size):
-            raise ValueError(size_fault(moving, own.part.shape, view.size))
+        if not keeps_size(own.part.shape, view.output_size):
+            raise ValueError(size_fault(moving, own.part.shape, view.output_size))
         if view.augment.moves_pixels and own.fields is not None:
             raise ValueError(
                 f"{names} cannot follow auto_augment after an albumentations transform: use only one of the two"
@@ -81,10 +81,10 @@ def check_scaled(kinds: Mapping[str, FieldKind], views: Sequence[ImagePipeline])
     """Raise ValueError for image targets that would be too large; warn of scaled ones whose images are resized."""
     scaled = {name: kind.scale for name, kind in kinds.items() if kind.scale > 1}
     for name, scale in scaled.items():
-        largest = max(side for view in views for side in view.size)
+        largest = max((side for view in views for side in view.size or ()), default=0)
         if largest * scale > MAX_SIDE:
             raise ValueError(f"{name} with scale={scale} would have {largest * scale} pixels: at most {MAX_SIDE} work")
-    resized = [view.crop for view in views if not view.keeps_scale]
+    resized = [view.crop for view in views if not (view.keeps_scale or view.has_own_scale)]
     if scaled and resized:
         names = ", ".join(f"{name} (scale={scale})" for name, scale in scaled.items())
         warn_user(

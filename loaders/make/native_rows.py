@@ -149,7 +149,9 @@ class NativeRows:
             for view, part in enumerate(layout.images):
                 of_view = rows[view::num_views]
                 _draw(of_view, plan, keys, view)
-                sides = part.shape[:2] if not layout.patch else of_view["place"][:, :1:-1].T
+                if layout.row_pixels:  # Python refuses images that are too large
+                    rows = of_view = rows[rows["place"][:, 2:].prod(1, np.int64) <= layout.row_pixels]
+                sides = of_view["place"][:, :1:-1].T if layout.has_places else part.shape[:2]
                 of_view["out_height"], of_view["out_width"] = sides
                 of_view["out"] = slot.offsets[view] + of_view["row"].astype(np.int64) * part.row_bytes
             wanted = self.stage.fill(rows, memory)

@@ -42,7 +42,7 @@ class PythonRows:
             planner.pipelines,
             decoder=planner.decoder,
             on_repaired=planner.on_repaired,
-            in_patches=planner.schedule.rounds is not None,
+            in_patches=planner.schedule.rounds is not None or planner.pipeline.size is None,
         )
         self._makes_tokens = planner.text is not None and planner.text.tokenizer is not None
         self._resize = RESIZERS[planner.pipeline.resample]
@@ -175,7 +175,10 @@ class PythonRows:
         for (x, y, w, h), plan, images, number in zip(windows, plans, batch.crops.images, filters, strict=True):
             crop = pixels[y - top : y - top + h, x - left : x - left + w]
             own, place = images[row : row + 1], plan.places[at].tolist()
-            if batch.crops.layout.patch:
+            layout = batch.crops.layout
+            if layout.row_pixels and place[2] * place[3] > layout.row_pixels:
+                raise _too_large_error(place[2], place[3], layout.row_pixels)
+            if layout.has_places:
                 own = view_image(own[0], place[2], place[3], self._planner.pipeline.channels)[None]
             slot = torch.from_numpy(own).permute(0, 3, 1, 2)
             placing: Any = tuple(place), int(plan.turns[at]), self._planner.pipeline.fill, INTERPOLATIONS[number]
@@ -191,6 +194,12 @@ class PythonRows:
             raise error.locate(sample=sample, path=path) from error
         raised = None if self._planner.substitute else error.__cause__  # replaced samples are kept for an epoch
         return BadSample(sample, error.code, error.cause, path, -1, row, error.fix, raised)
+
+
+def _too_large_error(width: int, height: int, most: int) -> LoaderError:
+    cause = f"the image has {width}x{height} pixels in a batch, more than max_output_pixels={most}"
+    fix = f"pass ImagePipeline(max_output_pixels={width * height}), or a smaller shorter_side or longer_side"
+    return LoaderError("E-BOMB", cause, fix=fix)
 
 
 def choose_filter(batch: BatchPart, row: int, sample: int, view: int = 0) -> int:

@@ -37,7 +37,7 @@ class WorkerFields:
         pipelines: the pipeline of each view.
         decoder: name of the JPEG decoder for image targets.
         on_repaired: policy for a target that libjpeg repairs; see BadSamplePolicy.
-        in_patches: store each picture as a whole at the beginning of its row, in the memory for patches.
+        in_patches: store each picture as a whole at the beginning of its row, like patches and images of own sizes.
 
     Attributes:
         moves: whether some fields follow the crop of their image.

@@ -267,8 +267,10 @@ class Schedule:
                 f"pass does not serve all samples: choose a multiple of {self.global_batch}, or pass drop_last=False",
             )
 
-    def saved_sizes(self, size: Size) -> dict[str, object]:
+    def saved_sizes(self, size: Size | None) -> dict[str, object]:
         """Return the image sizes as JSON values for a state; `size` is the pipeline's."""
+        if size is None:
+            return {"size": None}
         saved = self._steps(0).saved_sizes()
         if saved is None:
             sizes = [[phase.first, list(phase.size)] for phase in self.phases] or [[0, list(size)]]

@@ -75,7 +75,8 @@ def pipeline_settings(
 ) -> dict[str, object]:
     """Return all settings that affect the pixels of a sample, by name, as JSON values.
 
-    max_pixels and max_bad are not included: they only set limits, and raising them is the fix for E-BOMB and E-MAXBAD.
+    max_pixels, max_output_pixels and max_bad are not included: they only set limits, and raising them is the fix for
+    E-BOMB and E-MAXBAD.
     Settings that older states do not have are left out if they have their default values.
     """
     views = [_view_settings(pipeline) for pipeline in pipelines]
@@ -87,7 +88,7 @@ def pipeline_settings(
 
 def _view_settings(pipeline: ImagePipeline) -> dict[str, object]:
     settings, usual = asdict(pipeline), asdict(ImagePipeline())
-    del settings["max_pixels"]
+    del settings["max_pixels"], settings["max_output_pixels"]
     settings["augment"] = _changed(settings["augment"], usual["augment"]) if pipeline.augment.active else None
     return _changed(settings, usual)
 

@@ -17,6 +17,7 @@ DTYPES = (
     torch.uint8,
     *_FLOATS,
 )  # for depth=8; with depth=16 the first one is torch.uint16, with depth=32 there is none
+_MOST_TABLES = 64
 _RAW = {8: torch.uint8, 16: torch.uint16, 32: None}  # dtype of batches that are served unchanged
 
 
@@ -97,7 +98,10 @@ class BatchStage:
 
     def plan(self, key: BatchKey) -> AugmentPlan | None:
         """Draw the augmentations of the batch `key`, for images of the pipeline's size; None if it has none."""
-        return plan_augmentations(self._augment, self._size, key) if self._augment.active else None
+        if not self._augment.active:
+            return None
+        assert self._size is not None  # augmentations need images of one size
+        return plan_augmentations(self._augment, self._size, key)
 
     def targets(self, labels: torch.Tensor, plan: AugmentPlan | None) -> torch.Tensor:
         """Return labels unchanged, or mixed: int64 [batch] becomes soft targets, float32 [batch, num_classes]."""
@@ -221,6 +225,8 @@ class BatchStage:
     def _tables_of(self, width: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return scale and shift for each value of an image row: the CPU pass runs over long contiguous rows."""
         if width not in self._row_tables:
+            if len(self._row_tables) >= _MOST_TABLES:  # images of own sizes have many widths
+                self._row_tables.clear()
             self._row_tables[width] = self._scale.repeat(width), self._shift.repeat(width)
         return self._row_tables[width]
 

@@ -28,7 +28,9 @@ class TargetStage:
         """Return the targets of one view."""
         if self._moments is not None:
             scale, shift = self._moments
-            pixels = levels.view(*levels.shape[:-1], -1, self._channels).to(torch.float32)
+            pixels = levels.view(*levels.shape[:-1], levels.shape[-1] // self._channels, self._channels).to(
+                torch.float32
+            )
             levels = torch.addcmul(shift, pixels, scale).view(levels.shape)
         if levels.dim() < 4:
             return levels

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from penstock.pipelines.image_types import INTERPOLATIONS, TRANSPOSED, UPSIDE_DOWN, Interpolation
 from penstock.pipelines.native.rows import CENTRE, CROPS, RANDOM_RESIZED, WHOLE, Crops
 from penstock.pipelines.plan.philox import STREAM_CROP, random_words, uniforms, view_stream
-from penstock.pipelines.plan.placed_crops import Ints, choose_corner, is_mirrored_view, place_crops
+from penstock.pipelines.plan.placed_crops import Ints, choose_corner, fit_whole, is_mirrored_view, place_crops
 from penstock.pipelines.spec import ImagePipeline
 
 _TRIES = 10  # torchvision.transforms.RandomResizedCrop.get_params
@@ -67,7 +67,10 @@ def plan_batch(
     else:
         draws = np.zeros((len(index), _ROTATION))
     flips, turns = _draw_turns(pipeline, draws, view)
-    places = np.broadcast_to(np.array((0, 0, pipeline.size[1], pipeline.size[0]), np.int32), (len(index), 4))
+    if pipeline.size is None:
+        places: npt.NDArray[np.int32] = fit_whole(pipeline, widths, heights)
+    else:
+        places = np.broadcast_to(np.array((0, 0, pipeline.size[1], pipeline.size[0]), np.int32), (len(index), 4))
     is_share = keeps_aspect or not pipeline.keeps_scale
     if pipeline.crop == "random_resized":
         windows = _draw_windows(pipeline, draws, widths, heights, keeps_aspect=keeps_aspect)
@@ -116,9 +119,10 @@ def native_crops(
     crops = np.zeros(len(pipelines), CROPS)
     for view, pipeline in enumerate(pipelines):
         kind = _NATIVE_KINDS.get(pipeline.crop)
-        if kind is None or pipeline.shorter_side is not None or pipeline.keeps_scale:
+        is_drawn = pipeline.shorter_side is None and not pipeline.keeps_scale and pipeline.size is not None
+        if kind is None or not is_drawn:
             return None
-        (low, high), (narrow, wide), (height, width) = pipeline.scale, pipeline.ratio, pipeline.size
+        (low, high), (narrow, wide), (height, width) = pipeline.scale, pipeline.ratio, pipeline.output_size
         logs = math.log(narrow), math.log(wide)
         crops[view] = (
             *(seed, (low, high - low), (logs[0], logs[1] - logs[0]), (narrow, wide)),
@@ -187,7 +191,7 @@ def draw_sides(
 
 def _centred_windows(pipeline: ImagePipeline, widths: Ints, heights: Ints, view: int, *, keeps_aspect: bool) -> Ints:
     """Return windows with the aspect of `size`, `center_fraction` of the largest that fits, centred or in a corner."""
-    aspect = widths / heights if keeps_aspect else pipeline.size[1] / pipeline.size[0]
+    aspect = widths / heights if keeps_aspect else pipeline.output_size[1] / pipeline.output_size[0]
     full_w, full_h = np.minimum(widths, heights * aspect), np.minimum(heights, widths / aspect)
     fraction = pipeline.center_fraction or 1.0
     w = np.rint(full_w * fraction).astype(np.int64).clip(1)

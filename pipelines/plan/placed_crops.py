@@ -23,7 +23,7 @@ def place_crops(
 ) -> tuple[Ints, npt.NDArray[np.int32]]:
     """Return windows and places for a BatchPlan; draws: for scale, x and y, float64 [batch, 3] in [0, 1)."""
     sides: Ints = np.stack((widths, heights), 1)
-    size: Ints = np.array(pipeline.size[::-1], np.int64)
+    size: Ints = np.array(pipeline.output_size[::-1], np.int64)
     scaled = _scale_sides(pipeline, sides, size, draws[:, :1])
     corners = _find_corners(pipeline, scaled, size, draws[:, 1:], view)
     first, last = np.maximum(corners, 0), np.minimum(corners + size, scaled)
@@ -48,6 +48,28 @@ def _scale_sides(pipeline: ImagePipeline, sides: Ints, size: Ints, draws: Floats
     shorter: Ints = shortest + np.floor(draws * (longest - shortest + 1)).astype(np.int64)
     scaled: Ints = shorter * sides // sides.min(1, keepdims=True)  # torchvision rounds the longer side down
     return scaled
+
+
+def fit_whole(pipeline: ImagePipeline, widths: Ints, heights: Ints) -> npt.NDArray[np.int32]:
+    """Return the places of whole images in their own output: all of it, resized with their aspect.
+
+    The sides are those of torchvision's Resize(shorter_side, max_size=longer_side): rounded down, at least 1.
+    """
+    sides: Ints = np.stack((widths, heights), 1)
+    shorter, longer = sides.min(1), sides.max(1)
+    shortest, _ = pipeline.shorter_side_range
+    if shortest:
+        shorter, longer = np.full_like(shorter, shortest), shortest * longer // shorter
+    if pipeline.longer_side is not None:
+        limit = pipeline.longer_side
+        is_resized = longer > limit if shortest else longer > 0
+        shorter = np.where(is_resized, limit * shorter // longer, shorter)
+        longer = np.where(is_resized, limit, longer)
+    is_tall = heights > widths
+    places = np.zeros((len(sides), 4), np.int32)
+    places[:, 2] = np.where(is_tall, shorter, longer).clip(1)
+    places[:, 3] = np.where(is_tall, longer, shorter).clip(1)
+    return places
 
 
 def _find_corners(pipeline: ImagePipeline, scaled: Ints, size: Ints, draws: Floats, view: int) -> Ints:

@@ -51,7 +51,7 @@ class DaliReference:
 
     def __init__(self, pipeline: ImagePipeline, decoder: str = "auto") -> None:
         self._decoder = ImageDecoder(pipeline, decoder, judge=True)
-        self._resize, self._size = RESIZERS[pipeline.resample], pipeline.size
+        self._resize, self._size = RESIZERS[pipeline.resample], pipeline.output_size
 
     def image(self, task: CropTask) -> Pixels | None:
         """Return our pipeline's image, uint8 [height, width, 3].

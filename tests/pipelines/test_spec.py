@@ -37,6 +37,8 @@ IMPOSSIBLE: dict[str, list[Any]] = {
     "vertical_flip": [-0.1, 1.1, NAN, None],
     "flip": [-0.1, 1.1, NAN],
     "channels": [0, 2, 4, 1.0, True, None],
+    "longer_side": [0, 16385, 2.5, "a"],
+    "max_output_pixels": [0, 2.5, None, "a"],
     "depth": [0, 1, 10, 64, 16.0, None],
     "mean": [(0.5, 0.5), (0.5,) * 4, (0.5, 0.5, NAN), (INF, 0.5, 0.5)],
     "std": [(0.5, 0.5), (0.5, 0.5, 0), (0.5, 0.5, -1), (0.5, 0.5, NAN), (0.5, 0.5, INF)],

@@ -65,7 +65,7 @@ class DecodeCeiling:
         )
         self._samples = list(self.loaded)
         self._ensure_samples()
-        height, width = pipeline.size
+        height, width = pipeline.output_size
         self._slot = torch.empty(1, height, width, 3, dtype=torch.uint8).permute(0, 3, 1, 2)
         self._resize = RESIZERS[pipeline.resample]
 
@@ -281,7 +281,7 @@ def transfer_rate(pipeline: ImagePipeline, batch_size: int, dtype: torch.dtype, 
 
     On a CPU the batch is only normalised, not copied. With dtype uint8 it is only copied.
     """
-    height, width = pipeline.size
+    height, width = pipeline.output_size
     batch = torch.randint(0, 256, (batch_size, height, width, 3), dtype=torch.uint8)
     target = torch.device(device)
     stage = BatchStage(pipeline, dtype, target)

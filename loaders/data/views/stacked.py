@@ -137,11 +137,6 @@ def _probe(part: Source) -> str:
     return digest.hexdigest()
 
 
-def stack_sources(parts: Sequence[Source], by: str = "name") -> Source:
-    """Return StackedSource(parts, by), or the only one of `parts`."""
-    return parts[0] if len(parts) == 1 else StackedSource(parts, by)
-
-
 def _pack_pixels(pixels: npt.NDArray[Any]) -> bytes:
     return pack_array(pixels[:, :, :1] if pixels.strides[2] == 0 else pixels)  # grey images have one channel
 

@@ -145,7 +145,16 @@ def checked_shapes(
     shuffled: bool,
 ) -> BatchShapes:
     """Return the shapes of batches. Raises ValueError for settings that cannot be combined."""
-    most, phases = make_phases(batch_size, sizes, views[0].size)
+    if any(view.size is None for view in views):
+        others = {"sizes": sizes, "buckets": buckets, "patches": patches, "transform": transform}
+        refused = [name for name, given in others.items() if given is not None]
+        refused += ["a changing batch_size"] * isinstance(batch_size, (Mapping, ByUpdate)) + ["views"] * (
+            len(views) > 1
+        )
+        if refused:
+            raise ValueError(f"size=None, images of own sizes, cannot be combined with {' and '.join(refused)}")
+        return BatchShapes(checked_int("batch_size", batch_size, 1), (), None, ())
+    most, phases = make_phases(batch_size, sizes, views[0].output_size)
     in_buckets = () if buckets is None else checked_buckets(buckets)
     if in_buckets and any(phase.by_update for phase in phases):
         raise ValueError("buckets need a batch_size by epoch: pass a dict, not ByUpdate(...)")

@@ -123,6 +123,11 @@ class _BatchTransform:
         except Exception as error:
             cause = f"batch_transform raised {describe_exception(error)}"
             raise LoaderError("E-DATASET", cause, fix="see the cause; it must return (images, labels)") from error
+        if isinstance(images, list):
+            if len(images) != len(host.index):
+                cause = f"batch_transform must keep the {len(host.index)} images of a batch, got {len(images)}"
+                raise LoaderError("E-DATASET", cause, fix="return an image for each row")
+            return batch._replace(images=images, labels=labels)
         found = (images,) if isinstance(images, torch.Tensor) else tuple(images)
         if any(len(view) != len(host.index) for view in found):
             got = ", ".join(str(len(view)) for view in found)
@@ -197,8 +202,12 @@ class DeviceFeed(TensorFeed[HostBatch, DeviceBatch]):
         _release(self._slots, os.getpid())
 
     def _on_host(self, batch: HostBatch) -> DeviceBatch:
-        plans, views = batch.augments, _views(batch.images)
+        plans = batch.augments
         labels = self._targets(map_targets(torch.from_numpy, batch.labels), plans[0])
+        if isinstance(batch.images, list):
+            images = [_stage_alone(self.stages[0], image) for image in batch.images]
+            return self._finish(images, labels, replace(batch, images=[]) if self.stages[0].copies else batch)
+        views = _views(batch.images)
         buffers = zip(self._outputs, views, strict=True)
         outs = [None if each is None else each.take(tuple(view.shape)) for each, view in buffers]
         work = zip(self.stages, views, outs, plans, strict=True)
@@ -206,7 +215,7 @@ class DeviceFeed(TensorFeed[HostBatch, DeviceBatch]):
         host = batch if None in self._outputs else replace(batch, images=_nothing(views))
         return self._finish(done, labels, host)
 
-    def _finish(self, views: Views, labels: Any, host: HostBatch) -> DeviceBatch:
+    def _finish(self, views: Views | list[torch.Tensor], labels: Any, host: HostBatch) -> DeviceBatch:
         """Return the finished batch, without padding if pad=False.
 
         Until here batches are full: slots and kernels have one shape, and every sample has a partner for mixing.
@@ -225,10 +234,17 @@ class DeviceFeed(TensorFeed[HostBatch, DeviceBatch]):
             )
             # Padding at the end needs no copy; padding in between replaces bad samples.
             kept = slice(len(rows)) if rows.max(initial=-1) < len(rows) else to_device(rows, self.device)
-            views, labels = tuple(view[kept] for view in views), map_targets(lambda part: part[kept], labels)
+            labels = map_targets(lambda part: part[kept], labels)
+            if isinstance(views, list):
+                views = [views[row] for row in rows.tolist()]
+            else:
+                views = tuple(view[kept] for view in views)
         fields = {name: self._send_field(value) for name, value in host.fields.items()}
         for name, stage in self._target_stages.items():
-            of_views = fields[name]
+            of_views: Any = fields[name]
+            if isinstance(of_views, list):  # of images of own sizes
+                fields[name] = [stage(each[None])[0] for each in of_views]
+                continue
             fields[name] = tuple(map(stage, of_views)) if isinstance(of_views, tuple) else stage(of_views)
         return DeviceBatch(_joined(views), labels, fields, host)
 
@@ -249,6 +265,8 @@ class DeviceFeed(TensorFeed[HostBatch, DeviceBatch]):
             return list(torch.split(self._send_field(value.parts[0]), value.lengths.tolist()))
         if isinstance(value, tuple):
             return tuple(map(self._send_field, value))
+        if isinstance(value, list) and value and isinstance(value[0], np.ndarray):
+            return list(map(self._send_field, value))
         if not isinstance(value, np.ndarray):
             return value
         tensor = torch.from_numpy(np.ascontiguousarray(value))
@@ -272,8 +290,12 @@ class DeviceFeed(TensorFeed[HostBatch, DeviceBatch]):
             labels = map_targets(lambda part: part.to(self.device, non_blocking=True), slot.labels)
             if not batch.resident:
                 slot.busy_until = copies.mark()  # a pinned slot is free after the copies, before the batch stage
-            work = zip(self.stages, images, plans, strict=True)
-            staged = tuple(stage(view, plan=plan) for stage, view, plan in work)
+            staged: Any
+            if isinstance(batch.images, list):
+                staged = [_stage_alone(self.stages[0], image) for image in images]
+            else:
+                work = zip(self.stages, images, plans, strict=True)
+                staged = tuple(stage(view, plan=plan) for stage, view, plan in work)
             if batch.resident and not self.stages[0].copies:  # the stage returns uint8 images themselves
                 staged = tuple(view.clone() for view in staged)
             host = replace(batch, images=_nothing(_views(batch.images)))
@@ -297,15 +319,22 @@ def _take(value: Any, rows: npt.NDArray[np.intp]) -> Any:
     return tuple(take_rows(view, rows) for view in value) if is_views else take_rows(value, rows)
 
 
-def _views(images: torch.Tensor | Views) -> Views:
-    return (images,) if isinstance(images, torch.Tensor) else images
+def _views(images: torch.Tensor | Views | list[torch.Tensor]) -> Views:
+    return (images,) if isinstance(images, torch.Tensor) else tuple(images)
 
 
-def _joined(views: Views) -> torch.Tensor | Views:
-    """Return the images of a batch for users: a tensor, or a tuple of tensors for several views."""
-    return views[0] if len(views) == 1 else views
+def _stage_alone(stage: Stage, image: torch.Tensor) -> torch.Tensor:
+    """Return an image [height, width, channels] after the batch stage, [channels, height, width]."""
+    if not image.numel():  # padding
+        return torch.empty(image.shape[2:] + image.shape[:2], dtype=stage.dtype, device=image.device)
+    return stage(image[None])[0]
 
 
-def _nothing(views: Views) -> torch.Tensor | Views:
+def _joined(views: Views | list[torch.Tensor]) -> torch.Tensor | Views | list[torch.Tensor]:
+    """Return the images of a batch for users: a tensor, a tuple for several views, or a list for own sizes."""
+    return views if isinstance(views, list) or len(views) > 1 else views[0]
+
+
+def _nothing(views: Views) -> Any:
     """Return empty images to replace those of a batch, so that the worker's slot is free while the batch is in use."""
     return _joined(tuple(view.new_empty((0, *view.shape[1:])) for view in views))
