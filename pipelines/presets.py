@@ -33,7 +33,8 @@ def timm_a1(size: _Size = 224, **settings: Unpack[PipelineSettings]) -> ImagePip
     """Return the training pipeline of A1 (600 epochs): RandAugment rand-m7-mstd0.5-inc1, mixup 0.2 and cutmix 1.0.
 
     Source: Wightman, Touvron, Jégou: "ResNet strikes back", arXiv 2110.00476, table 2; timm/data/auto_augment.py and
-    train.py (train_interpolation) of pytorch-image-models. Evaluate with `imagenet_eval(224, center_fraction=0.95)`.
+    train.py (train_interpolation) of pytorch-image-models. Evaluate with `imagenet_eval(224, center_fraction=0.95,
+    interpolation="bicubic")`.
     Not part of the data: binary cross-entropy, label smoothing 0.1 of the soft targets, repeated augmentation, LAMB,
     stochastic depth 0.05.
     """
@@ -52,7 +53,7 @@ def timm_a2(size: _Size = 224, **settings: Unpack[PipelineSettings]) -> ImagePip
 def timm_a3(size: _Size = 160, **settings: Unpack[PipelineSettings]) -> ImagePipeline:
     """Return the training pipeline of A3 (100 epochs): size 160, RandAugment rand-m6-mstd0.5-inc1, mixup 0.1.
 
-    Source: see timm_a1. Evaluate at 224: `imagenet_eval(224, center_fraction=0.95)`.
+    Source: see timm_a1. Evaluate at 224: `imagenet_eval(224, center_fraction=0.95, interpolation="bicubic")`.
     Not part of the data: binary cross-entropy without label smoothing, LAMB. A3 does not use repeated augmentation.
     """
     return _timm(size, {"rand_magnitude": 6, "mixup": 0.1}, settings)
@@ -63,9 +64,10 @@ def deit3(size: _Size = 224, **settings: Unpack[PipelineSettings]) -> ImagePipel
 
     Source: Touvron, Cord, Jégou: "DeiT III: Revenge of the ViT", arXiv 2204.07118; augment.py and the commands in
     README_revenge.md of facebookresearch/deit. Larger models train at 192 or 160. Evaluate with
-    `imagenet_eval(224, center_fraction=1.0)`. Fine-tuning at a higher resolution uses timm's rand-m9-mstd0.5-inc1
-    instead: `imagenet_train(224, interpolation="bicubic", auto_augment="timm", rand_magnitude_std=0.5, mixup=0.8,
-    cutmix=1.0)`. Not part of the data: binary cross-entropy, repeated augmentation, LAMB, stochastic depth, LayerScale.
+    `imagenet_eval(224, center_fraction=1.0, interpolation="bicubic")`. Fine-tuning at a higher resolution uses timm's
+    rand-m9-mstd0.5-inc1 instead: `imagenet_train(224, interpolation="bicubic", auto_augment="timm",
+    rand_magnitude_std=0.5, mixup=0.8, cutmix=1.0)`.
+    Not part of the data: binary cross-entropy, repeated augmentation, LAMB, stochastic depth, LayerScale.
     """
     return imagenet_train(size, **{**_DEIT3, "mixup": 0.8, **settings})
 

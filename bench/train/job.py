@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -107,7 +107,7 @@ class TrainingJob:
     def _evaluation(self) -> ImagePipeline:
         """The pipeline of the validation images, with the filter of the training images; bicubic if that is drawn."""
         chosen = self.training.get("interpolation", "bilinear")
-        return replace(imagenet_eval(self.size), interpolation="bicubic" if chosen == "random" else chosen)
+        return imagenet_eval(self.size, interpolation="bicubic" if chosen == "random" else chosen)
 
     def sweep_lr(self) -> tuple[LrSweep, float]:
         """Return the sweep over the training set, and the `lr` with its suggestion as peak learning rate."""
