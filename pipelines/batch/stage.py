@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 
 from penstock.pipelines.batch.augment import augment
@@ -11,6 +14,9 @@ from penstock.pipelines.plan.augmentations import AugmentPlan, BatchKey, plan_au
 from penstock.pipelines.spec import ImagePipeline
 
 _PARALLEL_GRAIN = 32768  # at::internal::GRAIN_SIZE: torch runs elementwise operations up to this size in one thread
+# Values of a job, uint8: few enough for the processor's second cache, where its images stay from one operation to the
+# next, and enough that its operations take longer than their calls.
+_JOB_VALUES, _LEAST_VALUES = 1 << 20, 1 << 16
 MEMORY_FORMATS = (torch.channels_last, torch.contiguous_format)
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 DTYPES = (
@@ -125,7 +131,31 @@ class BatchStage:
         The earlier operations work on integer levels, as Pillow's do: they have no gradient, and raise ValueError for
         floats.
         """
-        return self._run(images, out, plan).permute(0, 3, 1, 2).contiguous(memory_format=self.memory_format)
+        return self.arrange(self._run(images, out, plan))
+
+    def split(
+        self, images: torch.Tensor, out: torch.Tensor, plan: AugmentPlan, workers: int
+    ) -> list[Callable[[], None]]:
+        """Return independent jobs that together do the work of a call on a CPU, except for the last step, `arrange`.
+
+        Each job writes a part of the batch into `out`: contiguous, with the shape of `images` and this stage's dtype.
+        workers: number of threads that do the jobs; a batch is not cut into smaller parts than they need.
+        """
+        values = max(1, images[0].numel())
+        step = max(_LEAST_VALUES // values, min(_JOB_VALUES // values, -(-len(images) // workers)))
+        step = max(2, step + step % 2)  # mixed pairs stay together
+        starts = range(0, len(images), step)
+        return [partial(self._run_part, images, out, plan, begin, min(begin + step, len(images))) for begin in starts]
+
+    def _run_part(self, images: torch.Tensor, out: torch.Tensor, plan: AugmentPlan, begin: int, end: int) -> None:
+        rows = slice(begin, end)
+        result = self._run(images[rows], out[rows] if self.copies else None, plan.part(begin, end))
+        if not self.copies:
+            out[rows].copy_(result)
+
+    def arrange(self, result: torch.Tensor) -> torch.Tensor:
+        """Return images [batch, height, width, channels] as [batch, channels, height, width], in the memory format."""
+        return result.permute(0, 3, 1, 2).contiguous(memory_format=self.memory_format)
 
     def levels(self, image: torch.Tensor) -> torch.Tensor:
         """Return a finished image [channels, height, width] as it was: uint8 [height, width, channels], on the host.

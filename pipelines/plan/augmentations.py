@@ -115,6 +115,10 @@ class Mixing(NamedTuple):
     cut: npt.NDArray[np.bool_]
     boxes: npt.NDArray[np.int32]
 
+    def part(self, pairs: slice) -> Mixing:
+        """Return what is done to some of the pairs."""
+        return Mixing._make(each[pairs] for each in self)
+
 
 class AugmentPlan(NamedTuple):
     """Describe what the batch stage does to each sample of a batch, and to each pair of samples.
@@ -133,6 +137,11 @@ class AugmentPlan(NamedTuple):
     values: Floats
     erased: npt.NDArray[np.int32]
     mixing: Mixing | None
+
+    def part(self, begin: int, end: int) -> AugmentPlan:
+        """Return what is done to the rows from `begin` to `end`; these are even, or the ends of the batch."""
+        mixing = None if self.mixing is None else self.mixing.part(slice(begin // 2, (end + 1) // 2))
+        return AugmentPlan(self.ops[:, begin:end], self.values[:, begin:end], self.erased[begin:end], mixing)
 
 
 def plan_augmentations(augment: Augmentations, size: tuple[int, int], key: BatchKey) -> AugmentPlan:

@@ -7,7 +7,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import reduce
+from functools import partial, reduce
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -18,6 +18,7 @@ import torch
 from penstock.loaders.make.engine_contract import HostBatch
 from penstock.loaders.order.cursor import Cursor
 from penstock.loaders.run.feed.copies import CopyEngine
+from penstock.loaders.run.feed.stage_threads import THREADS
 from penstock.loaders.run.feed.tensor_feed import TensorFeed, tensors_in
 from penstock.loaders.system.recycled_memory import OutputBuffers
 from penstock.pipelines.batch.stage import BatchStage, PlainStage
@@ -179,6 +180,7 @@ class DeviceFeed(TensorFeed[HostBatch, DeviceBatch]):
         # Also for a deleted feed: otherwise a backend would write into the memory of its resident batches at once.
         self._release = weakref.finalize(self, _release, self._slots, os.getpid())
         self._release.atexit = False
+        weakref.finalize(self, THREADS.leave, id(self)).atexit = False
 
     def next(self) -> DeviceBatch:
         """Return the next batch, as TensorFeed.next does."""
@@ -200,6 +202,7 @@ class DeviceFeed(TensorFeed[HostBatch, DeviceBatch]):
         """Drop the batches in progress, and release all memory after the device has read it."""
         self.flush()
         _release(self._slots, os.getpid())
+        THREADS.close(self)
 
     def _on_host(self, batch: HostBatch) -> DeviceBatch:
         plans = batch.augments
@@ -210,10 +213,26 @@ class DeviceFeed(TensorFeed[HostBatch, DeviceBatch]):
         views = _views(batch.images)
         buffers = zip(self._outputs, views, strict=True)
         outs = [None if each is None else each.take(tuple(view.shape)) for each, view in buffers]
-        work = zip(self.stages, views, outs, plans, strict=True)
-        done = tuple(stage(view, out, plan) for stage, view, out, plan in work)
+        done = self._run_stages(views, outs, plans)
         host = batch if None in self._outputs else replace(batch, images=_nothing(views))
         return self._finish(done, labels, host)
+
+    def _run_stages(
+        self, views: Views, outs: Sequence[torch.Tensor | None], plans: Sequence[AugmentPlan | None]
+    ) -> Views:
+        """Return the images of each view after its stage; on a CPU, threads of ours augment parts of all views."""
+        jobs: list[Callable[[], None]] = []
+        done: list[Callable[[], torch.Tensor]] = []
+        for stage, view, out, plan in zip(self.stages, views, outs, plans, strict=True):
+            if plan is None or isinstance(stage, PlainStage) or self.device.type != "cpu":
+                done.append(partial(stage, view, out, plan))
+            else:
+                result = torch.empty(view.shape, dtype=stage.dtype, device="cpu") if out is None else out
+                jobs += stage.split(view, result, plan, THREADS.limit)
+                done.append(partial(stage.arrange, result))
+        if jobs:
+            THREADS.run(self, jobs)
+        return tuple(finish() for finish in done)
 
     def _finish(self, views: Views | list[torch.Tensor], labels: Any, host: HostBatch) -> DeviceBatch:
         """Return the finished batch, without padding if pad=False.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -13,10 +14,11 @@ from augment_images import Calls
 from penstock.pipelines.augmentations import Augmentations
 from penstock.pipelines.batch.augment import augment
 from penstock.pipelines.batch.erase_and_mix import erase, mix
-from penstock.pipelines.batch.stage import DTYPES, BatchStage, PatchStage
+from penstock.pipelines.batch.stage import DTYPES, MEMORY_FORMATS, BatchStage, PatchStage
 from penstock.pipelines.plan.augmentations import BatchKey
 from penstock.pipelines.spec import ImagePipeline
 
+STAGE = sys.modules[BatchStage.__module__]
 CPU = torch.device("cpu")
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 SIZE = (20, 36)
@@ -231,6 +233,38 @@ def test_one_channel_equals_each_of_three_equal_channels(augment: Augmentations,
     assert (found.shape, found.dtype) == ((8, 1, *SIZE), dtype)
     assert torch.equal(found, expected[:, :1])
     assert torch.equal(expected[:, 1:2], expected[:, 2:])
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_jobs_write_what_a_call_returns(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For random settings, sizes of batches and of jobs; the jobs are done in a random order, by themselves."""
+    draw = np.random.default_rng(seed)
+    dtype = DTYPES[draw.integers(len(DTYPES))]
+    number = 2 * int(draw.integers(1, 9)) - int(seed % 3 == 0)
+    mixes = dtype != torch.uint8 and number % 2 == 0
+    settings: Any = {
+        "auto_augment": [None, "rand", "trivial", "timm"][draw.integers(4)],
+        "three_augment": bool(draw.integers(2)),
+        "color_jitter": (0.4, 0.4, 0.4, 0.1),
+        "color_jitter_probability": 0.8,
+        **dict.fromkeys(("grayscale", "blur", "solarize", "erasing"), 0.4),
+        **({"mixup": 0.8, "cutmix": 1.0} if mixes else {}),
+    }
+    pipeline = ImagePipeline(size=SIZE, augment=Augmentations(**settings))
+    memory_format = MEMORY_FORMATS[draw.integers(2)]
+    stage = BatchStage(pipeline, dtype, CPU, num_classes=10, memory_format=memory_format)
+    images, plan = batch_of(number), stage.plan(key_of(number))
+    assert plan is not None
+    monkeypatch.setattr(STAGE, "_JOB_VALUES", int(draw.integers(1, 8)) * images[0].numel())
+    monkeypatch.setattr(STAGE, "_LEAST_VALUES", int(draw.integers(1, 4)) * images[0].numel())
+    out = torch.full(images.shape, 77, dtype=torch.int64).to(dtype)
+    jobs = stage.split(images, out, plan, workers=int(draw.integers(1, 5)))
+    assert len(jobs) > 1 or number <= 8
+    for number_of_job in draw.permutation(len(jobs)):
+        jobs[number_of_job]()
+    found, expected = stage.arrange(out), stage(images, plan=plan)
+    assert torch.equal(found, expected)
+    assert found.stride() == expected.stride()
 
 
 def deep_batch() -> torch.Tensor:
