@@ -329,7 +329,7 @@ PIPELINE_SETTINGS = (*_OF_IMAGES, *(field.name for field in fields(Augmentations
 
 
 def _pair(size: int | tuple[int, int] | None) -> tuple[int, int] | None:
-    return (size, size) if isinstance(size, int) else size
+    return size if size is None or isinstance(size, (tuple, list)) else (size, size)
 
 
 def imagenet_train(size: int | tuple[int, int] = 224, **settings: Unpack[PipelineSettings]) -> ImagePipeline:
