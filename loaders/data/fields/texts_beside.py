@@ -11,7 +11,7 @@ from penstock.loaders.data.files.left_out import NO_TEXT, warn_of_left_out
 from penstock.loaders.data.labels.collect_texts import LEAVE_OUT, TextCollector, TextOptions
 from penstock.loaders.data.labels.labelled import serve_labels
 from penstock.loaders.data.labels.stored_labels import keep_labels
-from penstock.loaders.data.labels.text_places import encode_texts, parse_json, parse_place, read_texts
+from penstock.loaders.data.labels.text_places import WHOLE_JSON, encode_texts, parse_json, parse_place, read_texts
 from penstock.loaders.data.sources.contract import Source
 from penstock.loaders.data.sources.data import as_data
 from penstock.loaders.system.file_read import read_error
@@ -43,7 +43,7 @@ def add_texts_beside(source: Source, options: TextOptions) -> Source:
     texts = TextCollector()
     with ProgressBar("indexing", show_after_s=SHOW_AFTER_S) as bar:
         for row, stem in enumerate(stems):
-            texts.add(_read_beside(stem + b"." + suffix, field, row, fail), fail, row)
+            texts.add(_read_beside(stem, suffix, field, row, fail), fail, row)
             if row % _SHOW_INTERVAL == 0:
                 bar.show(row, len(stems), f"reading the texts of {len(stems):,} images")
     missing = texts.find_missing()
@@ -57,8 +57,9 @@ def add_texts_beside(source: Source, options: TextOptions) -> Source:
     return serve_labels(source, keep_labels(texts.finish(~missing)))
 
 
-def _read_beside(path: bytes, field: str, row: int, fail: object) -> object:
+def _read_beside(stem: bytes, suffix: bytes, field: str, row: int, fail: object) -> object:
     """Return the text in a file, or its list of texts; None without a file."""
+    path = stem + b"." + suffix
     try:
         with open(path, "rb") as file:
             content = file.read()
@@ -68,6 +69,8 @@ def _read_beside(path: bytes, field: str, row: int, fail: object) -> object:
         raise read_error(error, path) from error
     try:
         what = printable(os.path.basename(path))
-        return read_texts(encode_texts(parse_json(content) if field else content, field, what))
+        return read_texts(encode_texts(parse_json(content) if suffix == b"json" else content, field, what))
     except ValueError as error:
+        if str(error).startswith(WHOLE_JSON):
+            raise
         raise fail(row, str(error), "repair the file") from None  # type: ignore[operator]

@@ -6,10 +6,13 @@ import codecs
 import json
 import os
 
+from penstock.pipelines.errors import printable
 from penstock.pipelines.messages.checked import shown
 
 JSON = "json:"
+WHOLE_JSON = "text='json' does not name a field: pass text='json:FIELD'"  # begins the refusal of a whole JSON file
 _LIST = b"\0"  # begins a list of texts in JSON
+_SHOWN = 8  # number of fields in an error
 
 
 def parse_place(text: object) -> tuple[bytes, str]:
@@ -35,7 +38,7 @@ def parse_json(content: bytes) -> object:
 def encode_texts(content: object, field: str, what: str) -> bytes | None:
     """Return a text, or a list of texts, for read_texts; None without the field, b"" for a missing text.
 
-    content: the bytes of a file, or with a `field` the value from parse_json. what: the name of its place. Raises
+    content: the bytes of a file, or of a JSON file the value from parse_json. what: the name of its place. Raises
     ValueError with the cause.
     """
     if field:
@@ -49,7 +52,8 @@ def encode_texts(content: object, field: str, what: str) -> bytes | None:
         if content is not None and not isinstance(content, str):
             raise ValueError(f"{what} is {shown(content)}, not a text")
         content = (content or "").encode("utf-8", "surrogatepass")
-    assert isinstance(content, bytes)
+    if not isinstance(content, bytes):
+        raise ValueError(f"{WHOLE_JSON}; {_describe_fields(content, what)}")
     try:
         text = content.removeprefix(codecs.BOM_UTF8).decode().strip()
     except UnicodeDecodeError as error:
@@ -57,6 +61,13 @@ def encode_texts(content: object, field: str, what: str) -> bytes | None:
     if text.startswith("\0"):
         raise ValueError(f"{what} is not text")
     return text.encode()
+
+
+def _describe_fields(content: object, what: str) -> str:
+    """Return the fields of a JSON object in words."""
+    if not isinstance(content, dict) or not content:
+        return f"{what} is not a JSON object with fields"
+    return f"the fields are {', '.join(map(printable, list(content)[:_SHOWN]))}{', ...' * (len(content) > _SHOWN)}"
 
 
 def read_texts(found: bytes | None) -> object:

@@ -22,7 +22,7 @@ from penstock.loaders.data.labels.collect_texts import LEAVE_OUT, NO_TEXTS, RAIS
 from penstock.loaders.data.labels.label_rows import LabelRows
 from penstock.loaders.data.labels.row_errors import Fail
 from penstock.loaders.data.labels.stored_labels import ALONE, Labels, take_labels
-from penstock.loaders.data.labels.text_places import read_texts
+from penstock.loaders.data.labels.text_places import WHOLE_JSON, read_texts
 from penstock.loaders.data.remote.object_store import ObjectStore, is_url
 from penstock.loaders.data.samples.samples_writer import LeftOut, SamplesWriter
 from penstock.loaders.data.samples.saved_texts import TEXT
@@ -234,7 +234,10 @@ def _refuse_other_places(tars: Sequence[TarSamples], places: LabelPlaces, chosen
 def _collect(
     tars: Sequence[TarSamples], places: LabelPlaces, number: int, settings: IndexSettings, fail: Fail
 ) -> list[bytes | None]:
-    """Return the labels or texts at one place. Raises LoaderError with the first sample without one."""
+    """Return the labels or texts at one place.
+
+    Raises LoaderError with the first sample without one, ValueError for texts without a field of their JSON.
+    """
     place = places.places[number]
     missing, fix = settings.missing_labels, _FIX_SAMPLE
     if place.is_text:
@@ -245,7 +248,10 @@ def _collect(
         faults += [(len(texts) + sample, cause) for at, sample, cause in tar.faults if at == number]
         texts += tar.texts[number] or [None] * len(tar.names)
     if faults:
-        raise fail(*min(faults), fix)
+        sample, cause = min(faults)
+        if cause.startswith(WHOLE_JSON):
+            raise ValueError(cause)
+        raise fail(sample, cause, fix)
     if not all(texts) and missing == RAISE:
         count, first = sum(not text for text in texts), [bool(text) for text in texts].index(False)
         tar = tars[int(np.searchsorted(np.cumsum([len(tar.names) for tar in tars]), first, "right"))]

@@ -29,7 +29,7 @@ class Role(NamedTuple):
             other members.
         places: numbers of its label places.
         is_dotted: whether its suffix has a dot.
-        is_json: whether these places are fields of a JSON object.
+        is_json: whether these places are JSON files, or fields of a JSON object.
         is_longer: whether `places` match only the last part of its suffix, as in b"left.cls".
         is_sidecar: whether it does not need an image.
     """
@@ -62,7 +62,7 @@ def find_role(suffix: bytes, wanted: Sequence[bytes], places: Sequence[LabelPlac
     of_suffix = tuple(number for number, place in enumerate(places) if place.suffix == suffix)
     of_last = () if of_suffix else tuple(number for number, place in enumerate(places) if place.suffix == last)
     found = of_suffix or of_last
-    is_json = any(places[number].field for number in found)
+    is_json = any(places[number].suffix == b"json" for number in found)
     is_sidecar = (is_json or not of_suffix) and explain_name("x." + text) == SIDECAR and last not in wanted
     return Role(rank, found, suffix != last, is_json, bool(of_last), is_sidecar)
 

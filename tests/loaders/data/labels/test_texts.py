@@ -138,6 +138,23 @@ def test_texts_beside_images_and_in_tars_are_joined_by_name(tmp_path: Path, suff
     assert texts_of(open_source(photos, text=suffix, subset=[3, 0])) == ["text of b/10", "text of a/1.x"]
 
 
+def test_a_json_file_without_a_field_is_refused_with_its_fields(tmp_path: Path) -> None:
+    members = [("0.png", PNG), ("0.cls", b"1"), ("0.json", json.dumps({"caption": "a", "width": 3}).encode())]
+    folder, listed = tmp_path / "photos", tmp_path / "list"
+    for where, content in (folder, members[2][1]), (listed, b'["a", "b"]'):
+        where.mkdir()
+        (where / "0.png").write_bytes(PNG)
+        (where / "0.json").write_bytes(content)
+    tar, message = write_tar(tmp_path / "t.tar", members), "pass text='json:FIELD'; the fields are 'caption', 'width'$"
+    for options in ({}, {"label": "cls"}, {"label": "json:width"}, {"missing_text": "leave_out"}):
+        with pytest.raises(ValueError, match=message):
+            open_source(tar, text="json", **options)
+    with pytest.raises(ValueError, match=message):
+        open_source(folder, text=".JSON")
+    with pytest.raises(ValueError, match=r"pass text='json:FIELD'; '0\.json' is not a JSON object"):
+        open_source(listed, text="json")
+
+
 def test_missing_texts_of_files_are_refused_or_counted(tmp_path: Path) -> None:
     for number in range(5):
         (tmp_path / f"{number}.png").write_bytes(PNG)
