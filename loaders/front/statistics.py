@@ -20,7 +20,7 @@ from penstock.loaders.front.open_source import SourceLike, open_source
 from penstock.loaders.make.sample_reader import SampleReader
 from penstock.loaders.system.machine import available_cpus
 from penstock.loaders.system.progress_bar import SHOW_AFTER_S, ProgressBar
-from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.errors import LoaderError, printable
 from penstock.pipelines.messages.checked import checked_choice, checked_int, checked_number
 from penstock.pipelines.sample.decode import ImageDecoder
 from penstock.pipelines.sample.resize import to_depth, to_grey
@@ -98,9 +98,9 @@ def channel_statistics(
         checked_number("ignore", ignore)
     data = open_source(source, **options)
     chosen = _choose_samples(len(data), samples, seed)
-    found = _look_at(data, chosen, max_pixels) if channels is None or depth is None else (3, 8)
-    count = checked_int("channels", found[0] if channels is None else channels, 1, MAX_CHANNELS)
-    bits: Any = found[1] if depth is None else depth
+    given = None if channels is None else checked_int("channels", channels, 1, MAX_CHANNELS)
+    found: Any = _look_at(data, chosen, given, max_pixels) if given is None or depth is None else (given, depth)
+    count, bits = found[0], depth or found[1]
     pipeline = ImagePipeline(channels=count, depth=bits, mean=(0.0,) * count, std=(1.0,) * count, max_pixels=max_pixels)
     total, bad = [_Sum()] * count, 0
     for sums, num_bad in _sum_all(data, chosen, pipeline, ignore, skips=on_bad_sample == "skip"):
@@ -179,30 +179,45 @@ def _choose_samples(num_samples: int, wanted: int | None, seed: int) -> npt.NDAr
     return np.sort(chosen)
 
 
-def _look_at(source: Source, chosen: npt.NDArray[np.int64], max_pixels: int) -> tuple[int, int]:
-    """Return the number of channels and the depth of the first images. Raises ValueError for different channels."""
+def _look_at(source: Source, chosen: npt.NDArray[np.int64], channels: int | None, max_pixels: int) -> tuple[int, int]:
+    """Return the number of channels, if it is not given, and the depth of the first images.
+
+    Raises ValueError for images of different channels if the number is not given.
+    """
     decoder = ImageDecoder(ImagePipeline(max_pixels=max_pixels))
-    counts, dtypes, error = set[int](), set[np.dtype[Any]](), None
+    samples, dtypes, error = dict[int, int](), set[np.dtype[Any]](), None
     for index in chosen[:_LOOKED_AT].tolist():
         try:
             data = source.read(index)
             if isinstance(data, np.ndarray):
-                grey = data.shape[2] == 3 and data.strides[2] == 0
-                counts.add(1 if grey else data.shape[2])
+                count = 1 if data.shape[2] == 3 and data.strides[2] == 0 else data.shape[2]
                 dtypes.add(data.dtype)
             else:
-                bands = decoder.bands(data)
-                counts.add(bands.channels or bands.decode().shape[2])
+                bands = decoder.bands(data, channels or 0)
+                count = channels or bands.channels or bands.decode().shape[2]
                 dtypes.add(bands.dtype)
+            samples.setdefault(count, index)
         except LoaderError as caught:
             error = error or caught.locate(sample=index, path=name_sample(source, index))
-    if not counts:
+    if not dtypes:
         assert error is not None
         raise error
-    if len(counts) > 1 and not counts <= {1, 3}:
-        raise ValueError(f"the images have {', '.join(map(str, sorted(counts)))} channels: pass channels=")
+    if channels is None and not samples.keys() <= {1, 3}:
+        _check_equal(source, samples)
     depths = [{"uint8": 8, "uint16": 16}.get(dtype.name, 32) for dtype in dtypes]
-    return max(counts), max(depths)
+    return channels or checked_int("channels", max(samples), 1, MAX_CHANNELS), max(depths)
+
+
+def _check_equal(source: Source, samples: dict[int, int]) -> None:
+    """Raise ValueError for several numbers of channels; `samples` has the first sample with each, in their order."""
+    counts = list(samples)
+    if len(counts) > 1:
+        other = counts[2 if set(counts[:2]) == {1, 3} else 1]
+        first, at = samples[counts[0]], samples[other]
+        raise ValueError(
+            f"sample {at} ({printable(name_sample(source, at))}) has {other} channels, but sample {first} has "
+            f"{counts[0]}: pass channels="
+        )
 
 
 def _sum_all(

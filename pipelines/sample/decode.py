@@ -190,7 +190,7 @@ class ImageDecoder:
     def _probe_bands(self, data: bytes, exif: int) -> ImageInfo:
         bands = self.bands(data, self._channels)
         if bands.channels:
-            self._check_channels(bands.channels)
+            self._check_channels(bands.channels, bands.likely_channels)
         return self._describe(bands.width, bands.height, "", None, exif or bands.exif)._replace(bands=bands)
 
     def _read_file(self, data: bytes) -> Bands:
@@ -217,11 +217,15 @@ class ImageDecoder:
         """A decoder of stored pixels as RGB."""
         return ImageDecoder(ImagePipeline(max_pixels=self._max_pixels), self.name, judge=self._judge)
 
-    def _check_channels(self, found: int) -> None:
-        """Raise LoaderError E-UNSUPPORTED for an image with another number of channels than the pipeline's."""
+    def _check_channels(self, found: int, likely: int = 0) -> None:
+        """Raise LoaderError E-UNSUPPORTED for an image with another number of channels than the pipeline's.
+
+        likely: the number in the message, by default `found`.
+        """
         if found != self._channels and (self._keeps_channels or found not in (1, 3)):
-            cause = f"the image has {found} channels, but the pipeline has channels={self._channels}"
-            raise LoaderError("E-UNSUPPORTED", cause, fix=f"pass ImagePipeline(channels={found}), or remove the image")
+            count = likely or found
+            cause = f"the image has {count} channels, but the pipeline has channels={self._channels}"
+            raise LoaderError("E-UNSUPPORTED", cause, fix=f"pass ImagePipeline(channels={count}), or remove the image")
 
     def _decode_bands(self, bands: Bands) -> Levels:
         """Decode an image with its channels as stored; grey is repeated if the pipeline converts grey to colour."""

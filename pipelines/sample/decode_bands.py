@@ -41,6 +41,8 @@ class Bands(NamedTuple):
         dtype: type of its levels.
         exif: orientation of the stored image, 1 to 8.
         decode: returns the levels, [height, width, channels].
+        likely_channels: number of channels for messages, if it differs because an array is perhaps [channels, height,
+            width]; otherwise 0.
     """
 
     width: int
@@ -49,6 +51,7 @@ class Bands(NamedTuple):
     dtype: np.dtype[Any]
     exif: int
     decode: Callable[[], Levels]
+    likely_channels: int = 0
 
 
 def is_only_bands(data: bytes) -> bool:
@@ -149,7 +152,9 @@ def _read_npy(data: bytes, channels: int) -> Bands:
         levels = levels[:, :, None] if levels.ndim == 2 else levels.transpose(1, 2, 0) if is_first else levels
         return levels.astype(dtype.newbyteorder("="), copy=False)
 
-    return Bands(width, height, count, dtype.newbyteorder("="), 1, decode)
+    # If no axis has the expected number, the channels are most likely the first axis of an array like [4, 120, 160].
+    likely = shape[0] if count != channels and 2 * shape[0] <= min(width, count) else 0
+    return Bands(width, height, count, dtype.newbyteorder("="), 1, decode, likely)
 
 
 def _read_npy_header(data: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:

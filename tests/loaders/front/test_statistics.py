@@ -54,14 +54,38 @@ def test_bad_images_are_raised_or_counted(tmp_path: Path) -> None:
     images = [np.full((4, 4, 2), 100 + number, np.uint8) for number in range(4)]
     source = write(tmp_path, images)
     (tmp_path / "01.npy").write_bytes(npy(np.zeros((4, 4, 3), np.uint8)))
-    with pytest.raises(ValueError, match="the images have 2, 3 channels: pass channels="):
+    with pytest.raises(ValueError, match=r"sample 1 \('.*01.npy'\) has 3 channels, but sample 0 has 2: pass channels="):
         channel_statistics(source)
     with pytest.raises(LoaderError, match=r"E-UNSUPPORTED.* sample=1 path=.*01.npy.*3 channels"):
         channel_statistics(source, channels=2, depth=8)
+    with pytest.raises(LoaderError, match=r"E-UNSUPPORTED.* sample=1 path=.*01.npy.*3 channels.*channels=2"):
+        channel_statistics(source, channels=2)
     found = channel_statistics(source, channels=2, depth=8, on_bad_sample="skip")
     assert (found.samples, found.bad, found.lowest) == (3, 1, (100, 100))
     with pytest.raises(LoaderError, match=r"E-NODATA.*no value in 1 images"):
         channel_statistics(source[:1], ignore=100)
+
+
+@pytest.mark.parametrize(("kind", "depth"), [("u1", 8), ("u2", 16), ("f4", 32)])
+def test_channels_decide_how_arrays_are_read(tmp_path: Path, kind: str, depth: int) -> None:
+    images = [np.random.default_rng(side).integers(0, 256, (5, 30, side)).astype(kind) for side in range(40, 44)]
+    source = write(tmp_path, images)
+    values = np.concatenate([levels.reshape(5, -1) for levels in images], 1).astype(np.float64)
+    found = channel_statistics(source, channels=5)
+    np.testing.assert_allclose(found.mean, values.mean(1) / {8: 255.0, 16: 65535.0, 32: 1.0}[depth], rtol=1e-12)
+    assert (found.channels, found.depth, found.samples) == (5, depth, 4)
+    printed = json.loads(penstock_here("stats", f"{tmp_path}/*.npy", "--channels", "5", "--json").stdout)
+    assert (printed["channels"], printed["depth"]) == (5, depth)
+    (tmp_path / "02.npy").write_bytes(npy(np.zeros((4, 30, 42), kind)))
+    with pytest.raises(LoaderError, match=r"E-UNSUPPORTED.* sample=2 path=.*02.npy.* 4 channels.*channels=5"):
+        channel_statistics(source, channels=5)
+
+
+def test_the_image_between_grey_and_colour_is_named(tmp_path: Path) -> None:
+    source = write(tmp_path, [np.zeros((9, 9, channels), np.uint8) for channels in (1, 3, 3, 4, 1)])
+    with pytest.raises(ValueError, match=r"sample 3 \('.*03.npy'\) has 4 channels, but sample 0 has 1"):
+        channel_statistics(source)
+    assert channel_statistics(source[:3]).channels == 3
 
 
 def test_the_command_prints_arguments_of_a_pipeline(tmp_path: Path) -> None:
