@@ -49,7 +49,7 @@ def blur_each(images: torch.Tensor, sigmas: Floats) -> None:
 
 def blur_together(images: torch.Tensor, sigmas: Floats) -> None:
     """Blur uint8 [n, height, width, 3], in place, as blur_each does, with fewer kernels."""
-    step = max(1, _DEVICE_VALUES // max(1, images[0].numel()))
+    step = max(1, _DEVICE_VALUES // max(1, math.prod(images.shape[1:])))
     for first in range(0, len(images), step):
         piece = images[first : first + step]
         weights = weigh_taps(sigmas[first : first + step]).T[:, :, None, None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 
@@ -141,7 +142,7 @@ class BatchStage:
         Each job writes a part of the batch into `out`: contiguous, with the shape of `images` and this stage's dtype.
         workers: number of threads that do the jobs; a batch is not cut into smaller parts than they need.
         """
-        values = max(1, images[0].numel())
+        values = max(1, math.prod(images.shape[1:]))
         step = max(_LEAST_VALUES // values, min(_JOB_VALUES // values, -(-len(images) // workers)))
         step = max(2, step + step % 2)  # mixed pairs stay together
         starts = range(0, len(images), step)
@@ -268,12 +269,17 @@ class PatchStage(BatchStage):
         self, images: torch.Tensor, out: torch.Tensor | None = None, plan: AugmentPlan | None = None
     ) -> torch.Tensor:
         """Return the patches in this stage's dtype; `images` and `out` as for BatchStage."""
-        levels = images.view(*images.shape[:2], -1, len(self._scale))
+        levels = self._split_channels(images)
         return self._normalise(levels, None if out is None else out.view(levels.shape)).flatten(2)
 
     def levels(self, image: torch.Tensor) -> torch.Tensor:
         """Return the patches of an image [length, levels] as they were: uint8 [length, pixels, channels]."""
-        return self._restore(image.view(len(image), -1, len(self._scale)))
+        return self._restore(self._split_channels(image))
+
+    def _split_channels(self, patches: torch.Tensor) -> torch.Tensor:
+        """Return patches [..., levels] as [..., pixels, channels]; without -1, which torch refuses for no patches."""
+        channels = len(self._scale)
+        return patches.view(*patches.shape[:-1], patches.shape[-1] // channels, channels)
 
 
 class PlainStage:

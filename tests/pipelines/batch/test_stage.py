@@ -15,6 +15,8 @@ from penstock.pipelines.augmentations import Augmentations
 from penstock.pipelines.batch.augment import augment
 from penstock.pipelines.batch.erase_and_mix import erase, mix
 from penstock.pipelines.batch.stage import DTYPES, MEMORY_FORMATS, BatchStage, PatchStage
+from penstock.pipelines.batch.target_stage import TargetStage
+from penstock.pipelines.fields.field_kinds import TargetRules
 from penstock.pipelines.plan.augmentations import BatchKey
 from penstock.pipelines.spec import ImagePipeline
 
@@ -265,6 +267,42 @@ def test_jobs_write_what_a_call_returns(seed: int, monkeypatch: pytest.MonkeyPat
     found, expected = stage.arrange(out), stage(images, plan=plan)
     assert torch.equal(found, expected)
     assert found.stride() == expected.stride()
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, *FLOATS])
+@pytest.mark.parametrize("name", ["call", "memory", "plan", "jobs", "patches", "target", "patched target"])
+def test_no_images_give_no_images(name: str, dtype: torch.dtype) -> None:
+    pipeline = RECIPES["odd"]
+    images = torch.empty((0, *SIZE, 3), dtype=torch.uint8)
+    if name in ("target", "patched target"):
+        rules = TargetRules(
+            channels=3,
+            scale=1,
+            interpolation="bilinear",
+            fill=(0.0, 0.0, 0.0),
+            mean=(1.0, 2.0, 3.0),
+            std=(1.0, 2.0, 3.0),
+        )
+        stage: Any = TargetStage(rules, CPU, torch.channels_last)
+        images = images if name == "target" else images.flatten(2)
+        dtype = torch.float32
+    elif name == "patches":
+        stage, images = PatchStage(pipeline, dtype, CPU), images.flatten(2)
+    else:
+        drawn = Augmentations(auto_augment="rand", blur=1.0, erasing=1.0) if name in ("plan", "jobs") else None
+        stage = BatchStage(replace(pipeline, augment=drawn or Augmentations()), dtype, CPU)
+    wanted = (0, *SIZE[:1], SIZE[1] * 3) if images.dim() == 3 else (0, 3, *SIZE)
+    plan = stage.plan(key_of(0)) if name in ("plan", "jobs") else None
+    out = torch.empty(images.shape, dtype=dtype)
+    if name == "jobs":
+        for job in stage.split(images, out, plan, workers=4):
+            job()
+        found = stage.arrange(out)
+    elif name == "plan":
+        found = stage(images, plan=plan)
+    else:
+        found = stage(images, out) if name == "memory" else stage(images)
+    assert (found.shape, found.dtype) == (wanted, dtype)
 
 
 def deep_batch() -> torch.Tensor:

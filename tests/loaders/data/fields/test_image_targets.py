@@ -19,7 +19,17 @@ from repaired_jpegs import cut
 from tar_files import write_tar
 from torch.nn import functional
 
-from penstock.loaders import Column, ImageTargets, LoaderError, Masks, concat, create_loader, open_source, with_fields
+from penstock.loaders import (
+    Column,
+    ImageTargets,
+    LoaderError,
+    Masks,
+    PatchBudget,
+    concat,
+    create_loader,
+    open_source,
+    with_fields,
+)
 from penstock.loaders.cache_build.build import build_cache
 from penstock.loaders.data.cache.hdf5_cache import open_cache
 from penstock.pipelines.fields.field_kinds import FieldKind
@@ -332,6 +342,45 @@ def test_a_bad_target_is_a_bad_sample(images: Path, tmp_path: Path, fault: str) 
     ]
     target = serve(source, on_bad_sample="replace", pad=True)
     assert target[:, 0, 0, 0].tolist() == [0, 1, 2, 0, 4, 5]
+
+
+CROPS = {
+    "one view": {"pipeline": ImagePipeline(size=(8, 8), crop="random")},
+    "two views": {"pipeline": [ImagePipeline(size=(8, 8), crop="random"), ImagePipeline(size=(6, 4), crop="random")]},
+    "augmented": {"pipeline": ImagePipeline(size=(8, 8), crop="random", augment=Augmentations(erasing=1.0, blur=1.0))},
+    "evaluation": {"pipeline": WHOLE, "pad": False, "shuffle": False},
+    "own sizes": {"pipeline": ImagePipeline(size=None, crop="full")},
+    "patches": {"pipeline": WHOLE, "patches": PatchBudget(size=2, sequence_lengths=40)},
+}
+
+
+@pytest.mark.parametrize("crop", CROPS)
+@pytest.mark.parametrize("engine", ["threads", "hdf5", "dali"])
+def test_a_batch_of_bad_samples_only_is_their_error(images: Path, tmp_path: Path, engine: str, crop: str) -> None:
+    """Without padding no row of it is left, and the stages get targets [0, ...]."""
+    if engine == "dali" and crop in ("own sizes", "patches"):
+        pytest.skip("not served by this backend")
+    own = {"cache": tmp_path / "cache.h5"} if engine == "hdf5" else {}
+    settings = {"drop_last": False, **CROPS[crop], **own, **ENGINES[engine]}
+    scale = 1 if crop == "patches" else 2
+    side = (HEIGHT * scale, WIDTH * scale, 3)
+    for name, bad in (("all", range(COUNT)), ("last", [COUNT - 1])):
+        values = [np.zeros((9, 9, 3) if number in bad else side, np.uint8) for number in range(COUNT)]
+        targets = write(tmp_path / name, list(map(saved, values)))
+        source = with_fields(images, target=ImageTargets(targets, scale=scale, range=(0, 1)))
+        if engine == "hdf5":
+            own["cache"] = settings["cache"] = tmp_path / f"{name}.h5"
+        for batch_size in (COUNT, 1) if name == "all" else (COUNT - 1, 1):
+            with (
+                pytest.raises(LoaderError, match="the target has 9x9 pixels"),
+                create_loader(source, batch_size=batch_size, **settings) as loader,
+            ):
+                list(loader.batches())
+            if name == "last":
+                with create_loader(source, batch_size=batch_size, on_bad_sample="replace", **settings) as loader:
+                    served = [row for batch in loader.batches() for row in batch.index.tolist()]
+                assert COUNT - 1 not in served
+                assert len(served) >= COUNT - 1
 
 
 @pytest.mark.parametrize("decoder", ["auto", "simplejpeg", "pillow"])
