@@ -100,7 +100,7 @@ def channel_statistics(
     chosen = _choose_samples(len(data), samples, seed)
     given = None if channels is None else checked_int("channels", channels, 1, MAX_CHANNELS)
     found: Any = _look_at(data, chosen, given, max_pixels) if given is None or depth is None else (given, depth)
-    count, bits = found[0], depth or found[1]
+    count, bits = found[0], found[1] if depth is None else depth
     pipeline = ImagePipeline(channels=count, depth=bits, mean=(0.0,) * count, std=(1.0,) * count, max_pixels=max_pixels)
     total, bad = [_Sum()] * count, 0
     for sums, num_bad in _sum_all(data, chosen, pipeline, ignore, skips=on_bad_sample == "skip"):
