@@ -17,6 +17,7 @@ _ONE_CHANNEL = ("1", "L", "P", "I", "I;16", "I;16B")  # Pillow's modes with one 
 _LOSSY = ("jpeg", "tiff_jpeg", "webp")  # compressions of TIFF
 _TIFF_TAGS = {"bits": 258, "photometric": 262, "format": 339}
 _UNSIGNED, _SIGNED = 1, 2  # formats of TIFF's samples
+_SUBFILE, _SAMPLES, _REDUCED_OR_MASK = 254, 277, 1 | 4  # tags, and bits of the first
 _PGM_HEADER = re.compile(rb"P[25](?:\s|#[^\n]*\n)+\d+(?:\s|#[^\n]*\n)+\d+(?:\s|#[^\n]*\n)+(\d+)")  # the highest level
 
 
@@ -56,12 +57,27 @@ def decode_mask(data: bytes | Mask) -> Mask:
             if image.mode not in _ONE_CHANNEL or image.format == "JPEG" or image.info.get("compression") in _LOSSY:
                 cause = f"a mask must have one channel and lossless coding, got {image.format} of mode {image.mode}"
                 raise LoaderError("E-UNSUPPORTED", cause, fix="save masks as PNG, grey or with a palette")
+            if image.format == "TIFF" and _has_more_bands(image):
+                cause = "a mask must have one channel, got a TIFF of several bands or pages"
+                raise LoaderError("E-UNSUPPORTED", cause, fix="save masks as PNG, grey or with a palette")
             restore = _find_levels(image, data)
             values = np.asarray(image.convert("L") if image.mode == "1" else image)
             bits = image.mode == "1"
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise LoaderError("E-CORRUPT", f"the mask cannot be decoded: {error}") from error
     return (values > 0).view(np.uint8) if bits else restore(values)
+
+
+def _has_more_bands(image: Any) -> bool:
+    """Return whether a TIFF has several samples per pixel, or pages of one size that are not overviews or masks."""
+    if image.tag_v2.get(_SAMPLES, 1) > 1:
+        return True
+    size, pages = image.size, 0
+    for frame in range(image.n_frames):
+        image.seek(frame)
+        pages += image.size == size and not image.tag_v2.get(_SUBFILE, 0) & _REDUCED_OR_MASK
+    image.seek(0)
+    return pages > 1
 
 
 def _find_levels(image: Any, data: bytes) -> Callable[[Mask], Mask]:

@@ -22,10 +22,11 @@ import numpy.typing as npt
 
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.image_types import Levels
+from penstock.pipelines.sample.tiff_header import MAGICS, has_separate_bands
 from penstock.pipelines.spec import MAX_CHANNELS
 
 _NPY, _STACK = b"\x93NUMPY", b"penstock stack\n"
-_TIFFS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")  # TIFF 6.0 and BigTIFF
+_BIG_TIFFS = (b"II+\0", b"MM\0+")
 _NPY_PARTS = (rb"'descr': *'([<>|=]?[a-zA-Z?]\d*)'", rb"'fortran_order': *(True|False)", rb"'shape': *\(([\d, ]*)\)")
 _ORIENTATION, _REDUCED, _MASK = 274, 1, 4  # a tag, and bits of NewSubfileType
 _INSTALL = "pip install tifffile imagecodecs (the extra penstock-loader[tiff])"
@@ -55,8 +56,8 @@ class Bands(NamedTuple):
 
 
 def is_only_bands(data: bytes) -> bool:
-    """Return whether a file is an array or a stack, which are decoded here for every pipeline."""
-    return data.startswith((_NPY, _STACK))
+    """Return whether a file is an array, a stack or a TIFF of bands, which are decoded here for every pipeline."""
+    return data.startswith((_NPY, _STACK)) or has_separate_bands(data)
 
 
 def read_bands(data: bytes, channels: int, others: Callable[[bytes], Bands]) -> Bands:
@@ -70,7 +71,7 @@ def read_bands(data: bytes, channels: int, others: Callable[[bytes], Bands]) -> 
         return _read_stack(data, channels, others)
     if data.startswith(_NPY):
         return _read_npy(data, channels)
-    return _read_tiff(data) if data.startswith(_TIFFS) else others(data)
+    return _read_tiff(data) if data.startswith((*MAGICS, *_BIG_TIFFS)) else others(data)
 
 
 def pack_stack(files: Sequence[bytes]) -> bytes:

@@ -6,6 +6,7 @@ TIFF 6.0, sections 2 and 8. BigTIFF is not supported.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -15,9 +16,13 @@ from penstock.pipelines.errors import LoaderError
 
 MAGICS = (b"II*\0", b"MM\0*")
 _WIDTH, _HEIGHT, _BITS, _ORIENTATION, _SAMPLES, _SAMPLE_FORMAT = 256, 257, 258, 274, 277, 339
+_SUBFILE, _PHOTOMETRIC, _PLANAR, _EXTRA = 254, 262, 284, 338
+_GREYS, _RGB, _SEPARATE, _UNSPECIFIED = (0, 1), 2, 2, 0  # values of photometric, planar and extra samples
+_REDUCED_OR_MASK = 1 | 4  # bits of a subfile's type
 _PARTS = ((273, 279), (324, 325))  # tags for offsets and lengths: of strips, of tiles
 _TYPES = {1: "u1", 3: "u2", 4: "u4"}  # BYTE, SHORT, LONG
 _UNSIGNED = 1
+_MAX_PAGES = 64  # that are looked at
 
 
 class TiffHeader(NamedTuple):
@@ -42,17 +47,8 @@ class TiffHeader(NamedTuple):
 
 def read_tiff(data: bytes) -> TiffHeader:
     """Read the header. Raises LoaderError E-TRUNC, E-CORRUPT, or E-UNSUPPORTED for levels that are not integers."""
-    order = "<" if data.startswith(b"II") else ">"
-    values: dict[int, npt.NDArray[np.uint64]] = {}
-    places: dict[int, int] = {}
     try:
-        (directory,) = struct.unpack_from(f"{order}I", data, 4)
-        (count,) = struct.unpack_from(f"{order}H", data, directory)
-        for at in range(directory + 2, directory + 2 + 12 * count, 12):
-            tag, kind, number = struct.unpack_from(f"{order}HHI", data, at)
-            struct.unpack_from("4s", data, at + 8)
-            if tag in _TAGS and kind in _TYPES:
-                values[tag], places[tag] = _read_values(data, at + 8, order, _TYPES[kind], number)
+        values, places, _ = _read_directory(data, 4)
     except (struct.error, ValueError):
         raise LoaderError("E-TRUNC", "the file ends inside its TIFF header") from None
     if not {_WIDTH, _HEIGHT} <= set(values):
@@ -79,7 +75,68 @@ def is_wide_tiff(data: bytes) -> bool:
     return False
 
 
+def has_separate_bands(data: bytes) -> bool:
+    """Return whether a file is a TIFF with channels that are not a colour: Pillow would return some of them, or none.
+
+    These are grey levels with other samples than alpha, several grey pages of one size, and planes of 16 bits.
+    """
+    if not data.startswith(MAGICS):
+        return False
+    try:
+        values, _, following = _read_directory(data, 4)
+        samples, planar, kind = (_one(values, tag, 1) for tag in (_SAMPLES, _PLANAR, _PHOTOMETRIC))
+        if kind in _GREYS and samples == 1:
+            return any(_is_another_page(values, page) for page in _following_pages(data, following))
+        if planar == _SEPARATE and _one(values, _BITS, 1) > 8:
+            return True
+        if kind in _GREYS:
+            return samples > 2 or _one(values, _EXTRA, _UNSPECIFIED) == _UNSPECIFIED
+        return kind == _RGB and not 3 <= samples <= 4
+    except (struct.error, ValueError, LoaderError):
+        return False  # read_tiff reports it
+
+
 _TAGS = {_WIDTH, _HEIGHT, _BITS, _ORIENTATION, _SAMPLES, _SAMPLE_FORMAT, *(tag for pair in _PARTS for tag in pair)}
+_TAGS |= {_SUBFILE, _PHOTOMETRIC, _PLANAR, _EXTRA}
+Values = dict[int, npt.NDArray[np.uint64]]
+
+
+def _read_directory(data: bytes, pointer: int) -> tuple[Values, dict[int, int], int]:
+    """Return values and their offsets by tag, and the offset of the pointer to the next directory.
+
+    Raises struct.error or ValueError beyond the end of the data, and LoaderError.
+    """
+    order = "<" if data.startswith(b"II") else ">"
+    values: Values = {}
+    places: dict[int, int] = {}
+    (directory,) = struct.unpack_from(f"{order}I", data, pointer)
+    (count,) = struct.unpack_from(f"{order}H", data, directory)
+    end = directory + 2 + 12 * count
+    for at in range(directory + 2, end, 12):
+        tag, kind, number = struct.unpack_from(f"{order}HHI", data, at)
+        struct.unpack_from("4s", data, at + 8)
+        if tag in _TAGS and kind in _TYPES:
+            values[tag], places[tag] = _read_values(data, at + 8, order, _TYPES[kind], number)
+    return values, places, end
+
+
+def _following_pages(data: bytes, pointer: int) -> Iterator[Values]:
+    """Yield the next directories, at most _MAX_PAGES."""
+    for _ in range(_MAX_PAGES):
+        if len(data) < pointer + 4 or data[pointer : pointer + 4] == b"\0\0\0\0":
+            return
+        values, _, pointer = _read_directory(data, pointer)
+        yield values
+
+
+def _is_another_page(first: Values, page: Values) -> bool:
+    if _one(page, _SUBFILE, 0) & _REDUCED_OR_MASK or _one(page, _SAMPLES, 1) != 1:
+        return False
+    return all(_one(page, tag, 0) == _one(first, tag, 0) for tag in (_WIDTH, _HEIGHT))
+
+
+def _one(values: Values, tag: int, default: int) -> int:
+    return int(values[tag][0]) if tag in values else default
 
 
 def _read_values(data: bytes, at: int, order: str, kind: str, number: int) -> tuple[npt.NDArray[np.uint64], int]:

@@ -9,7 +9,11 @@ import numpy as np
 import pytest
 from band_images import decode, refuse
 
+from penstock.pipelines import ImagePipeline
 from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.fields.field_kinds import FieldKind, TargetRules
+from penstock.pipelines.fields.masks import decode_mask
+from penstock.pipelines.sample.target_decoder import TargetDecoder
 
 tifffile = pytest.importorskip("tifffile")
 
@@ -85,6 +89,50 @@ def test_pages_must_fit_together() -> None:
     assert "has 2 channels, but the pipeline has channels=4" in refuse(pages(small, small), 4).cause
     assert "more than 64 pages" in refuse(pages(*[small] * 65), 64).cause
     assert refuse(tiff(np.zeros((4, 4, 2), np.complex64)), 2).code == "E-UNSUPPORTED"
+
+
+@pytest.mark.parametrize("kind", ["u1", "u2"])
+@pytest.mark.parametrize("compression", [None, "zlib"])
+@pytest.mark.parametrize("layout", ["contig", "separate", "pages"])
+def test_bands_are_not_taken_for_a_colour(layout: str, compression: str | None, kind: str) -> None:
+    """A pipeline of three channels serves three bands as they are, and refuses other numbers; so do targets, masks."""
+    for channels in (2, 3, 4, 5):
+        levels = np.random.default_rng(channels).integers(0, 256, (20, 24, channels)).astype(kind)
+        if layout == "pages":
+            data = pages(*levels.transpose(2, 0, 1), compression=compression)
+        else:
+            data = tiff(levels, planarconfig=layout, compression=compression)
+        depth = 8 * levels.itemsize
+        if channels == 3:
+            np.testing.assert_array_equal(decode(data, 3, depth), levels)
+        else:
+            assert f"has {channels} channels, but the pipeline has channels=3" in refuse(data, 3, depth).cause
+        rules = TargetRules(channels=channels, scale=1, interpolation="nearest", fill=(0.0,) * channels)
+        target = FieldKind(kind="image", dtype=levels.dtype.name, target=rules)
+        for of_kind in (None, target):
+            found = TargetDecoder(of_kind, ImagePipeline()).open(data).crop((0, 0, 24, 20))
+            np.testing.assert_array_equal(found, levels)
+        with pytest.raises(LoaderError, match="a mask must have one channel"):
+            decode_mask(data)
+
+
+def test_planes_of_16_bits_keep_their_bits() -> None:
+    levels = np.random.default_rng(5).integers(0, 65536, (20, 24, 3), np.uint16)
+    for compression in (None, "zlib"):
+        file = io.BytesIO()
+        stored = levels.transpose(2, 0, 1)
+        tifffile.imwrite(file, stored, photometric="rgb", planarconfig="separate", compression=compression)
+        np.testing.assert_array_equal(decode(file.getvalue(), 3, 16), levels)
+
+
+def test_a_colour_with_a_preview_is_a_colour() -> None:
+    """Other pages than grey ones of one size are not channels: the first page is the image, as in other formats."""
+    levels = np.random.default_rng(6).integers(0, 256, (20, 24, 3), np.uint8)
+    file = io.BytesIO()
+    with tifffile.TiffWriter(file) as writer:
+        for image in (levels, levels[::2, ::2], levels):
+            writer.write(image, photometric="rgb", planarconfig="contig")
+    np.testing.assert_array_equal(decode(file.getvalue(), 3, 8), levels)
 
 
 def test_the_orientation_is_applied_on_request_only() -> None:
