@@ -42,7 +42,8 @@ def split(
         loader = create_loader(train, backend="hdf5", cache="photos.h5")
 
     A hash of the sample's name decides its part, so the location and order of the data do not matter.
-    With `save`, samples never change parts when more data is added.
+    An image file that is listed in several classes is in one part with all its rows.
+    With `save`, samples never change parts when more data is added, unless their file gets a second class.
 
     Args:
         source: any source that open_source accepts, with its `options`.

@@ -8,6 +8,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from fractions import Fraction
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ _TOLERANCE = 1e-9  # allowed difference of the sum of shares from 1, as for 0.7 
 _FORMAT = "penstock split 1"
 _SETTINGS = ("parts", "seed", "by_class")
 _EVERYTHING = b""  # name of the only group if the split is not by class
+_SEVERAL = b"\0several"  # name of the group of files that are listed in several classes
 
 Hashes = npt.NDArray[np.uint64]
 
@@ -61,9 +63,10 @@ def split_source(
     """Split a source into parts; each sample is in exactly one part, and each part keeps the order of the source.
 
     A sample's part depends only on a hash of its name (sample_name) and of `seed`: it does not change when the data is
-    moved, reordered or extended, and equal names get the same part. The hash is compared with thresholds, chosen to
-    give exact shares, for each class if `by_class`. A class that a saved split does not contain is split by the plain
-    shares.
+    moved, reordered or extended. Equal names of one class get the same part. So do all samples of a file that is listed
+    in several classes: such files are a class of their own in the split. The hash is compared with thresholds, chosen
+    to give exact shares, for each class if `by_class`. A class that a saved split does not contain is split by the
+    plain shares.
 
     The arguments are those of `split`. Raises ValueError for impossible shares, LoaderError E-STATE for a file of
     another split, E-NODATA for an empty part, E-MISUSE and E-ACCESS if the file cannot be written.
@@ -80,10 +83,17 @@ def split_source(
         ensure_writable(os.fsdecode(real_place(save)))
     names, groups = _group_samples(source, by_class)
     hashes = hash_names(source, seed)
+    kept = np.arange(len(source))  # the samples that decide the thresholds
+    several = _find_several(source, hashes, groups)
+    if len(several):
+        groups[several] = len(names)
+        names.append(_SEVERAL)
+        once = several[np.unique(hashes[several], return_index=True)[1]]
+        kept = np.setdiff1d(kept, np.setdiff1d(several, once))
     ends = [sum(shares[: part + 1]) for part in range(len(shares) - 1)]
     plain = np.array([min(int(end * _HASHES), _HASHES - 1) for end in ends], np.uint64)  # for infinitely many hashes
     if known is None:
-        thresholds = _fit_thresholds(hashes, groups, len(names), shares, plain)
+        thresholds = _fit_thresholds(hashes[kept], groups[kept], len(names), shares, plain)
         if save is not None:
             begins = ([f"{value:016x}" for value in own] for own in thresholds.tolist())
             texts = dict(zip((name.decode("utf-8", "surrogateescape") for name in names), begins, strict=True))
@@ -139,6 +149,26 @@ def _group_samples(source: Source, by_class: bool) -> tuple[list[bytes], npt.NDA
     numbers = {name: number for number, name in enumerate(dict.fromkeys(source.classes))}  # classes may share a name
     group_of_class = np.array([numbers[name] for name in source.classes], np.int64)
     return list(numbers), group_of_class[source.labels(np.arange(len(source), dtype=np.int64))]
+
+
+def _find_several(source: Source, hashes: Hashes, groups: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return the samples of files that are listed in several groups, int64 [n] in ascending order.
+
+    Samples of containers may share a name and differ, such as the first of each tar, so only files count.
+    """
+    order = np.lexsort((groups, hashes))
+    begins = np.flatnonzero(np.r_[True, np.diff(hashes[order]) != 0])
+    ends = np.r_[begins[1:], len(order)]
+    differ = groups[order[begins]] != groups[order[ends - 1]]
+    found: list[int] = []
+    for begin, end in zip(begins[differ].tolist(), ends[differ].tolist(), strict=True):
+        samples_of: dict[bytes, list[int]] = {}
+        for index in order[begin:end].tolist():
+            path, name = source.path(index), sample_name(source, index)
+            if os.path.isabs(path) and (path == name or path.endswith(b"/" + name)):
+                samples_of.setdefault(path, []).append(index)
+        found += chain.from_iterable(each for each in samples_of.values() if len(set(groups[each].tolist())) > 1)
+    return np.array(sorted(found), np.int64)
 
 
 def _fit_thresholds(

@@ -14,11 +14,12 @@ import numpy.typing as npt
 import pytest
 from faulty_source import FaultySource
 from photo_folder import write_folder
+from tar_files import write_tar
 
 from penstock.loaders import open_source, split
 from penstock.loaders.cache_build.build import build_cache
 from penstock.loaders.data.files.arrays import ArraySource
-from penstock.loaders.data.sources.data import Data
+from penstock.loaders.data.sources.data import Data, as_data
 from penstock.loaders.data.views.split import _fit_thresholds, hash_names
 from penstock.pipelines.errors import LoaderError
 
@@ -297,3 +298,40 @@ def test_thresholds_are_adjusted_only_where_the_samples_require_it() -> None:
     hashes, groups = np.array([50, *range(10, 20)], np.uint64), np.array([0, *[1] * 10])
     shares, plain = (Fraction(1, 10), Fraction(9, 10)), np.array([3], np.uint64)
     assert _fit_thresholds(hashes, groups, 2, shares, plain).tolist() == [[3], [11]]
+
+
+# ---- a file in several classes ----
+
+
+@pytest.mark.parametrize("container", ["list", "csv"])
+def test_a_file_listed_in_several_classes_is_in_one_part(tmp_path: Path, container: str) -> None:
+    paths = sorted(map(str, write_folder(tmp_path / "photos", 40).rglob("*.jpg")))
+    twice = paths[::2]
+    rows = [(path, "a") for path in paths] + [(path, "b") for path in twice]
+    data: Any = rows
+    if container == "csv":
+        data = tmp_path / "dup.csv"
+        data.write_text("path,kind\n" + "".join(f"{path},{kind}\n" for path, kind in rows))
+    source = open_source(data, **({"label": "kind"} if container == "csv" else {}))
+    for seed in range(5):
+        save = tmp_path / f"cut{seed}.json"
+        parts = split(source, 0.7, seed=seed, save=save)
+        train, val = ({part.path(index) for index in range(len(part))} for part in parts)
+        assert not train & val
+        assert len(train) == round(0.7 * len(paths))
+        again = split(as_data(source).take(np.arange(len(source))[::-1]), 0.7, seed=seed, save=save)
+        assert [sorted(map(part.path, range(len(part)))) for part in again] == [
+            sorted(map(part.path, range(len(part)))) for part in parts
+        ]
+
+
+def test_samples_of_several_tars_that_share_a_key_are_split_by_class(tmp_path: Path) -> None:
+    photo = next(write_folder(tmp_path / "photos", 1).rglob("*.jpg")).read_bytes()
+    for name in ("cat", "dog"):
+        write_tar(
+            tmp_path / f"{name}.tar", [(f"a/{number}.jpg", photo) for number in range(10 if name == "cat" else 4)]
+        )
+    source = open_source(f"{tmp_path}/*.tar", label="shard")
+    train, _ = split(source, 0.5, save=tmp_path / "cut.json")
+    assert np.bincount(train.labels(np.arange(len(train)))).tolist() == [5, 2]
+    assert set(json.loads((tmp_path / "cut.json").read_text())["thresholds"]) == {"cat", "dog"}
