@@ -31,12 +31,22 @@ class FieldOptions:
     yolo: str | None = setting(None, "Folder of YOLO's text files.")
 
 
+def _writable_picture(path: Path | None) -> Path | None:
+    """Reject a file of an unknown format, or one that cannot be written, before the work begins."""
+    from penstock.loaders.show.picture import picture_format
+
+    if path is not None:
+        picture_format(path)
+    return common.writable(path)
+
+
 @common.takes_settings(options=ShowOptions, fields=FieldOptions, data_options=DataOptions)
 def show(
     data: common.Data,
     n: Annotated[int, typer.Option("--n", "-n", min=1, max=1024, help="Number of samples.")] = 16,
     out: Annotated[
-        Path | None, typer.Option(dir_okay=False, callback=common.writable, help="Write the picture here, as PNG.")
+        Path | None,
+        typer.Option(dir_okay=False, callback=_writable_picture, help="Write the picture here, by suffix."),
     ] = None,
     size: Size = 224,
     seed: Annotated[int, typer.Option(min=0, help="Seed.")] = 0,
@@ -48,7 +58,8 @@ def show(
 ) -> None:
     """Show samples as training sees them: crops, labels as class names, boxes, masks, keypoints, texts and names.
 
-    In a terminal the picture is drawn with half blocks; --out writes a PNG file. Fields of caches are shown too.
+    In a terminal the picture is drawn with half blocks; --out writes a file in the format of its suffix, such as .png
+    or .jpg. Fields of caches are shown too.
     """
     from rich.console import Console
 
@@ -75,5 +86,5 @@ def show(
     if out is None:
         console.print(picture)
     else:
-        picture.image.save(out, "PNG")
+        picture.save(out)
         print(f"{len(picture)} samples: {out}")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from penstock.loaders.show.drawing import View, draw_view, load_font
-from penstock.pipelines.errors import one_line
+from penstock.pipelines.errors import one_line, printable
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -21,7 +21,26 @@ _GAP = 8  # pixels between samples
 _LINE = 15  # height of a line of text, in pixels
 _MOST_LINES = 6
 _PAPER, _INK = (255, 255, 255), (0, 0, 0)
+_FORMATS = {
+    ".png": "PNG",
+    ".jpg": "JPEG",
+    ".jpeg": "JPEG",
+    ".webp": "WEBP",
+    ".gif": "GIF",
+    ".bmp": "BMP",
+    ".tif": "TIFF",
+    ".tiff": "TIFF",
+    ".pdf": "PDF",
+}
 _CELL_COLUMNS = 30  # width of a sample in a terminal, in characters
+
+
+def picture_format(path: str | os.PathLike[str]) -> str:
+    """Return Pillow's name of the format of a picture's file. Raises ValueError for an unknown suffix."""
+    suffix = os.path.splitext(path)[1].lower()
+    if suffix not in _FORMATS:
+        raise ValueError(f"a picture is saved as one of {', '.join(_FORMATS)}, got {printable(os.fspath(path))}")
+    return _FORMATS[suffix]
 
 
 class Tile(NamedTuple):
@@ -80,8 +99,8 @@ class Picture:
         return paper
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the picture to a file; its suffix is the format, such as .png."""
-        self.image.save(path)
+        """Write the picture to a file; its suffix is the format, such as .png. Raises ValueError for other suffixes."""
+        self.image.save(path, picture_format(path))
 
     def _repr_png_(self) -> bytes:
         data = io.BytesIO()

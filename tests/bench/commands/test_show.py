@@ -42,3 +42,18 @@ def test_the_picture_is_drawn_in_a_terminal(photos: Path, monkeypatch: pytest.Mo
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("▀") > 200
     assert "class0" in done.stdout
+
+
+def test_the_suffix_is_the_format_of_the_picture(photos: Path, tmp_path: Path) -> None:
+    for suffix, wanted in ((".jpg", "JPEG"), (".WEBP", "WEBP"), (".png", "PNG")):
+        out = tmp_path / f"look{suffix}"
+        done = penstock_here("show", photos, "--out", out, "--size", 32, "--eval", "-n", 2)
+        assert (done.returncode, done.stderr) == (0, "")
+        with Image.open(out) as picture:
+            assert picture.format == wanted
+    for name in ("look.xyz", "look"):
+        refused = penstock_here("show", photos, "--out", tmp_path / name, "--size", 32)
+        assert refused.returncode == 2
+        assert refused.stderr.count("\n") == 1
+        assert "a picture is saved as one of .png, .jpg" in refused.stderr
+        assert not (tmp_path / name).exists()

@@ -303,6 +303,8 @@ def test_a_picture_is_a_file_a_notebook_cell_and_text(tmp_path: Path) -> None:
     source = with_fields(with_labels(data, labels), **fields)
     with create_loader(source, **{**SMALL, "classes": None, "pipeline": simclr(16)}) as loader:
         picture = loader.show(5)
+    with pytest.raises(ValueError, match=r"a picture is saved as one of \.png, .*got .*look\.xyz"):
+        picture.save(tmp_path / "look.xyz")
     picture.save(tmp_path / "look.png")
     saved = Image.open(tmp_path / "look.png")
     assert saved.size == picture.image.size
