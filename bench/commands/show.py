@@ -31,6 +31,16 @@ class FieldOptions:
     yolo: str | None = setting(None, "Folder of YOLO's text files.")
 
 
+@dataclass(frozen=True, kw_only=True)
+class ShownDataOptions(DataOptions):
+    """Options of open_source, with those of the texts."""
+
+    text: str | None = setting(
+        None, "Table column with the texts; for tars and image files their suffix, such as txt, or json:FIELD."
+    )
+    missing_text: str | None = setting(None, "Samples without a text: raise, the default, or leave_out.")
+
+
 def _writable_picture(path: Path | None) -> Path | None:
     """Reject a file of an unknown format, or one that cannot be written, before the work begins."""
     from penstock.loaders.show.picture import picture_format
@@ -40,7 +50,7 @@ def _writable_picture(path: Path | None) -> Path | None:
     return common.writable(path)
 
 
-@common.takes_settings(options=ShowOptions, fields=FieldOptions, data_options=DataOptions)
+@common.takes_settings(options=ShowOptions, fields=FieldOptions, data_options=ShownDataOptions)
 def show(
     data: common.Data,
     n: Annotated[int, typer.Option("--n", "-n", min=1, max=1024, help="Number of samples.")] = 16,

@@ -57,3 +57,13 @@ def test_the_suffix_is_the_format_of_the_picture(photos: Path, tmp_path: Path) -
         assert refused.stderr.count("\n") == 1
         assert "a picture is saved as one of .png, .jpg" in refused.stderr
         assert not (tmp_path / name).exists()
+
+
+def test_texts_beside_images_are_drawn(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for path in sorted(photos.rglob("*.jpg"))[:3]:
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+        (tmp_path / f"{path.stem}.txt").write_text(f"words {path.stem}")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    done = penstock_here("show", tmp_path, "--text", "txt", "--size", 32, "--eval")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("words ") == 3
