@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import sys
+import types
 from collections.abc import Callable, ItemsView, Iterator, KeysView, ValuesView
 from functools import cached_property
+from opcode import opmap
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -16,6 +19,7 @@ from penstock.loaders.data.sources.contract import Source, sample_name
 
 Own = TypeVar("Own", bound="Batch")
 _PAIR = ("images", "labels", "index")  # names of the values that a batch unpacks to; also keys of every batch
+_UNPACKING = frozenset((opmap["UNPACK_SEQUENCE"], opmap["UNPACK_EX"]))  # instructions of `images, labels = batch`
 _IMAGES = ("images", "patches")  # keys of the images; the second one for a PatchBudget
 
 
@@ -26,8 +30,9 @@ class Batch:
     It is also a mapping: "images", "labels", then each field, then "index". `dict(batch)` and `**batch` work.
 
     Programs that check types see what they saw before: a batch is a tuple, or with fields, geometry or patches a dict.
-    Both unpack, and have the same keys and attributes; `len(batch)` is that of the tuple or dict. The number of rows is
-    `len(batch.index)`. A program that rebuilds a batch from its parts, type(batch)(parts), gets a plain tuple or dict.
+    Both unpack, and have the same keys and attributes; `len(batch)`, loops and `list(batch)` are those of the tuple or
+    dict. The number of rows is `len(batch.index)`. A program that rebuilds a batch from its parts, type(batch)(parts),
+    gets a plain tuple or dict.
 
     If the loader pads, a batch has `batch_size` rows. Padding rows have index -1 and label -1 (NaN for floats).
 
@@ -200,8 +205,13 @@ class _DictBatch(Batch, dict[str, Any]):  # type: ignore[misc]  # the same views
     def _content(self) -> dict[str, Any]:
         return dict(dict.items(self))
 
-    def __iter__(self) -> Iterator[Any]:  # not the keys: a batch unpacks
-        return iter(self._unpacked())
+    def __iter__(self) -> Iterator[Any]:
+        """Iterate over the keys, as a dict does; an assignment such as `images, labels = batch` gets the values.
+
+        Both are calls of this method, so the caller's instruction decides. Where it is not known, as in compiled code,
+        a batch is a dict like any other, and such an assignment fails because of the number or the type of its values.
+        """
+        return iter(self._unpacked()) if _unpacks(sys._getframe(1)) else dict.__iter__(self)
 
     def _unpacked(self) -> tuple[Any, ...]:
         second = "labels" if "labels" in self else "text"
@@ -217,6 +227,12 @@ def make_batch(content: dict[str, Any], about: dict[str, Any], *, is_dict: bool)
     return (_DictBatch if is_dict else _TupleBatch)._make(content, about)
 
 
+def _unpacks(caller: types.FrameType) -> bool:
+    """Return whether the current instruction of a function assigns the elements of an iterable to several names."""
+    code, at = caller.f_code.co_code, caller.f_lasti
+    return 0 <= at < len(code) and code[at] in _UNPACKING
+
+
 def _images_key(content: dict[str, Any]) -> str:
     return "patches" if "patches" in content else "images"
 
@@ -224,10 +240,7 @@ def _images_key(content: dict[str, Any]) -> str:
 def _look_up(content: dict[str, Any], key: Any) -> Any:
     """Return the value of a key. Raises KeyError, and TypeError for a key that is not a name."""
     if not isinstance(key, str):
-        raise TypeError(
-            f"a batch is indexed by names and by positions, got {type(key).__name__}: if this loop is over the keys of "
-            "the batch, loop over batch.keys(), because a batch itself unpacks as (images, labels)"
-        )
+        raise TypeError(f"a batch is indexed by names and by positions, got {type(key).__name__}")
     value = dict.get(content, key, content)
     if value is not content:
         return value

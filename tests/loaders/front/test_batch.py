@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import operator
 import pickle
 from collections.abc import Mapping
 from typing import Any
@@ -145,9 +146,23 @@ def test_what_a_batch_does_not_have_is_refused() -> None:
         plain.images = plain.images  # type: ignore[misc]
     with pytest.raises(ValueError, match="a batch has no 'boxes' to replace, only images, labels"):
         plain.replace(boxes=None)
-    for key in full:  # a loop over the keys of the dicts that such batches once were
-        with pytest.raises(TypeError, match=r"if this loop is over the keys of the batch, loop over batch\.keys\(\)"):
-            full[key]
+    with pytest.raises(TypeError, match="a batch is indexed by names and by positions, got Tensor"):
+        full[full.images]
+
+
+def test_loops_see_the_tuple_or_with_fields_the_keys_of_the_dict(kind: str, with_index: bool) -> None:
+    batch = first_batch(kind, with_index=with_index)
+    expected = list(batch.keys()) if KINDS[kind][2] else [batch[number] for number in range(2 + with_index)]
+    found: Any = [list(batch), tuple(batch), [*batch], [each for _, each in enumerate(batch)], list(iter(batch))]
+    assert all(len(one) == len(expected) and all(map(operator.is_, one, expected)) for one in found)
+    if KINDS[kind][2]:
+        assert all(value is batch[name] for name, value in {name: batch[name] for name in batch}.items())
+    for images, *rest in [batch]:  # an assignment to several names, in every form
+        assert images is batch.images
+        assert rest[0] is batch.labels
+    for _, (images, _labels, *_) in enumerate([batch]):
+        assert images is batch.images
+    assert all(images is batch.images for images, *_ in [batch])
 
 
 def test_a_batch_pickles_and_is_copied(kind: str, with_index: bool) -> None:
