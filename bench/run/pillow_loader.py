@@ -38,8 +38,9 @@ class PillowDataset(Dataset[tuple[torch.Tensor, int]]):
         image = Image.fromarray(data) if isinstance(data, np.ndarray) else Image.open(io.BytesIO(data)).convert("RGB")
         x, y, w, h = self._window(*image.size)
         height, width = self._pipeline.output_size
-        drawn = ("bilinear", "bicubic")[int(torch.rand(1).item() < 0.5)]
-        name = drawn if self._pipeline.interpolation == "random" else self._pipeline.interpolation
+        name: str = self._pipeline.interpolation
+        if name == "random":
+            name = "bicubic" if torch.rand(1).item() < 0.5 else "bilinear"
         image = image.crop((x, y, x + w, y + h)).resize((width, height), Image.Resampling[name.upper()])
         if torch.rand(1).item() < self._pipeline.flip:
             image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)

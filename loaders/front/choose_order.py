@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import numpy as np
 
+from penstock.loaders.data.labels.collect_texts import LEAVE_OUT
 from penstock.loaders.data.sources.contract import BlockwiseSource, Source, refuse_targets
 from penstock.loaders.front.class_weights import checked_weights
 from penstock.loaders.front.shuffles import (
     BLOCK_GROUP,
     BLOCK_SAMPLES,
-    LEAVE_OUT,
     Blocks,
     CheckedShuffle,
     PerClass,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from penstock.loaders.data.labels.collect_texts import LEAVE_OUT
 from penstock.pipelines.messages.checked import checked_bool, checked_choice, checked_int, shown
 
 BLOCK_SAMPLES, BLOCK_GROUP = 64, 256  # defaults of Blocks
-LEAVE_OUT = "leave_out"
 
 
 @dataclass(frozen=True, kw_only=True)

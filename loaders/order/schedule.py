@@ -260,8 +260,7 @@ class Schedule:
 
     def warn_of_left_out(self) -> None:
         """Warn if steps leave out samples of each virtual epoch, which the next epochs do not serve either."""
-        left = self.n - self._steps(0).end
-        if isinstance(self.order, VirtualEpochs) and self.drop_last and left:
+        if isinstance(self.order, VirtualEpochs) and self.drop_last and (left := self.n - self._steps(0).end):
             warn_user(
                 f"the last {left} of epoch_samples={self.n} do not fill a batch and are left out of each epoch, so a "
                 f"pass does not serve all samples: choose a multiple of {self.global_batch}, or pass drop_last=False",

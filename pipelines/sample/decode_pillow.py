@@ -127,16 +127,14 @@ def decode_any_image(data: bytes, kind: str, size: tuple[int, int], *, deep: boo
 
     deep: the file has levels of 16 bits, which are kept: uint16. Raises LoaderError E-UNSUPPORTED for rare layouts.
     """
+    if deep:
+        levels = decode_stored(data, kind, size, deep=True)
+        return levels[:, :, :3] if levels.shape[2] > 2 else np.repeat(levels[:, :, :1], 3, axis=2)
     data = without_orientation(data) if kind == "TIFF" else data
     with _own_settings():
         try:
             with Image.open(io.BytesIO(data), formats=(kind,)) as image:
-                if not deep:
-                    return _convert_checked(image, size)
-                if image.size != size:
-                    raise LoaderError("E-CORRUPT", f"the {kind} declares {size} and {image.size} pixels")
-                levels = _decode_deep(image, data, kind)
-                return levels[:, :, :3] if levels.shape[2] > 2 else np.repeat(levels[:, :, :1], 3, axis=2)
+                return _convert_checked(image, size)
         except _DAMAGE as error:
             raise _failure(error) from None
 

@@ -161,6 +161,11 @@ def read_format(data: bytes) -> FileFormat:
     raise LoaderError("E-FORMAT", f"not a JPEG, PNG, WebP, BMP, GIF or TIFF: the file begins with {data[:16]!r}")
 
 
+def begins_like_image(data: bytes) -> bool:
+    """Return whether a file begins like one of the formats of read_format, or like a JPEG."""
+    return data.startswith(_MAGICS) and (not data.startswith(b"RIFF") or data[8:12] == b"WEBP")
+
+
 def check_end(data: bytes, name: str) -> None:
     """Raise LoaderError E-TRUNC if the end of a file is missing, as far as the format `name` reveals it."""
     if name == "GIF":

@@ -12,10 +12,9 @@ from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.fields.field_kinds import FieldKind
 from penstock.pipelines.fields.pictures import Picture, Values, crop_array
 from penstock.pipelines.image_types import Window
-from penstock.pipelines.jpeg.header import SOI
 from penstock.pipelines.sample.decode import ImageDecoder, ImageInfo
 from penstock.pipelines.sample.decode_bands import Bands, is_only_bands, read_bands
-from penstock.pipelines.sample.formats import has_16_bits
+from penstock.pipelines.sample.formats import begins_like_image, has_16_bits
 from penstock.pipelines.sample.orientation import stored_window, swaps_sides, upright
 from penstock.pipelines.sample.tiff_header import is_wide_tiff
 from penstock.pipelines.spec import ImagePipeline
@@ -159,5 +158,4 @@ def _convert_integers(levels: Values, dtype: np.dtype[Any]) -> Values:
 
 def is_image_file(data: bytes) -> bool:
     """Return whether bytes begin like a file that TargetDecoder opens."""
-    starts = (SOI, b"\x89PNG\r\n\x1a\n", b"GIF87a", b"GIF89a", b"BM", b"II*\0", b"MM\0*")
-    return is_only_bands(data) or data.startswith(starts) or (data.startswith(b"RIFF") and data[8:12] == b"WEBP")
+    return is_only_bands(data) or begins_like_image(data)

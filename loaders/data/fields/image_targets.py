@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -10,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.data.fields.picture_files import find_pictures
+from penstock.loaders.data.fields.picture_files import few_samples, find_pictures
 from penstock.loaders.data.samples.columns import ArrayColumn
 from penstock.loaders.data.sources.contract import Source
 from penstock.loaders.data.sources.step import Field
@@ -31,7 +30,6 @@ from penstock.pipelines.spec import MAX_CHANNELS, ImagePipeline
 _HIGHEST = {"uint8": 255, "uint16": 65535}
 _DTYPES = (*_HIGHEST, "float32")
 _MOST_SCALE = 16
-_LOOKED_AT = 8  # targets tried to find channels and dtype
 
 
 @dataclass(frozen=True)
@@ -160,14 +158,9 @@ def _check_array(values: npt.NDArray[Any], count: int) -> npt.NDArray[Any]:
 def _find_layout(source: Source, column: Any) -> Layout:
     """Return the layout of the first target that can be decoded. Raises ValueError."""
     decoder, first = TargetDecoder(None, ImagePipeline()), None
-    for index in _few(len(source)):
+    for index in few_samples(len(source)):
         try:
             return decoder.layout(column.read(index))
         except (LoaderError, OSError, ValueError) as error:
             first = first or error
     raise ValueError(f"no target can be decoded: {first}; pass ImageTargets(..., channels=, dtype=) to serve others")
-
-
-def _few(count: int) -> Iterator[int]:
-    """Yield the numbers of a few samples, the first one first."""
-    yield from np.unique(np.linspace(0, count - 1, min(count, _LOOKED_AT)).astype(int)).tolist()

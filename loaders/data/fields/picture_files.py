@@ -26,7 +26,7 @@ from penstock.pipelines.messages.checked import shown
 from penstock.pipelines.messages.user_warnings import warn_user
 
 _CHUNK = 32  # files per task of a thread
-_LOOKED_AT = 8  # number of masks checked: in a data set of binary masks, each is binary
+_LOOKED_AT = 8  # number of pictures tried: in a data set of binary masks, each is binary
 
 
 class PictureFiles:
@@ -213,6 +213,12 @@ def _suffix(file: str) -> str:
     return os.path.splitext(file)[1].lower()
 
 
+def few_samples(count: int) -> list[int]:
+    """Return the numbers of a few of `count` samples, spread over all of them, the first one first."""
+    some: list[int] = np.unique(np.linspace(0, count - 1, min(count, _LOOKED_AT)).astype(int)).tolist()
+    return some
+
+
 def warn_of_ignored_foreground(name: str, read: Callable[[int], Any], count: int, ignore_index: int) -> None:
     """Warn if masks contain only 0 and `ignore_index`, like binary masks of 0 and 255: no pixel would count.
 
@@ -221,7 +227,7 @@ def warn_of_ignored_foreground(name: str, read: Callable[[int], Any], count: int
     """
     found: set[int] = set()
     try:
-        for index in np.unique(np.linspace(0, count - 1, min(count, _LOOKED_AT)).astype(int)).tolist():
+        for index in few_samples(count):
             found |= set(np.unique(decode_mask(read(index))).tolist())
             if not found <= {0, ignore_index}:
                 return

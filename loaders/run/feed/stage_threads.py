@@ -72,7 +72,7 @@ class StageThreads:
 
     Each job is done by one thread, and torch's operations in it use no other threads. In torch's own pool, the threads
     wait for each other in a loop after each small operation. If other programs or the workers use the processors, that
-    takes twenty times as long as the work.
+    takes several times as long as the work.
     """
 
     def __init__(self) -> None:
