@@ -210,11 +210,7 @@ class ParityRecord:
     def as_dict(self) -> dict[str, Any]:
         """Return a JSON-serialisable record without paths."""
         return {
-            "data": {
-                "summary": self.data.describe(),
-                "images": len(self.data),
-                "fingerprint": self.data.fingerprint,
-            },
+            "data": {"summary": self.data.describe(), "images": len(self.data), "fingerprint": self.data.fingerprint},
             "settings": asdict(self.settings),
             "images_compared": self.images,
             "candidates": [{"name": name, "loader": dict(about)} for name, about in self.engines.items()],

@@ -131,11 +131,7 @@ def verify(
 @cache.command(cls=common.NamingCommand)
 @common.takes_settings(settings=AdviceSettings)
 def advise(
-    source: common.Data,
-    json_file: common.JsonFile = None,
-    report: common.Page = None,
-    *,
-    settings: dict[str, Any],
+    source: common.Data, json_file: common.JsonFile = None, report: common.Page = None, *, settings: dict[str, Any]
 ) -> None:
     """Report the disk space, images/s and loss of quality of each kind of cache of DATA.
 

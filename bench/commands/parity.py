@@ -21,8 +21,7 @@ def parity(
     data: common.Data,
     images: Annotated[int, typer.Option(min=1, help="Maximum number of images to compare.")] = 512,
     cache: Annotated[
-        Path | None,
-        typer.Option(help="Lossless HDF5 cache of DATA, built if missing; a temporary one by default."),
+        Path | None, typer.Option(help="Lossless HDF5 cache of DATA, built if missing; a temporary one by default.")
     ] = None,
     evaluate: Annotated[bool, typer.Option("--eval", help="Centre crops, in order.")] = False,
     batch_size: BatchSize = 64,

@@ -55,8 +55,7 @@ def show(
     data: common.Data,
     n: Annotated[int, typer.Option("--n", "-n", min=1, max=1024, help="Number of samples.")] = 16,
     out: Annotated[
-        Path | None,
-        typer.Option(dir_okay=False, callback=_writable_picture, help="Write the picture here, by suffix."),
+        Path | None, typer.Option(dir_okay=False, callback=_writable_picture, help="Write the picture here, by suffix.")
     ] = None,
     size: Size = 224,
     seed: Annotated[int, typer.Option(min=0, help="Seed.")] = 0,

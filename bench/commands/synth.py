@@ -22,13 +22,7 @@ def synth(
 
     with ProgressBar("writing photos") as bar:
         num_bytes = synthesise(
-            folder,
-            images=images,
-            validation=validation,
-            classes=classes,
-            seed=seed,
-            workers=workers,
-            progress=bar.show,
+            folder, images=images, validation=validation, classes=classes, seed=seed, workers=workers, progress=bar.show
         )
     size = f"{num_bytes / 1e6:.0f} MB, {num_bytes / (images + validation) / 1e3:.0f} KB per image"
     print(f"{folder}: {images} + {validation} images, {classes} classes, {size}")

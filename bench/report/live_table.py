@@ -30,10 +30,7 @@ class LiveTable:
     """
 
     def __init__(
-        self,
-        left: Callable[[], float] = lambda: math.inf,
-        console: Console | None = None,
-        silence: float = _SILENCE_S,
+        self, left: Callable[[], float] = lambda: math.inf, console: Console | None = None, silence: float = _SILENCE_S
     ) -> None:
         self._console, self._left, self._silence = console or plain_console(stderr=True), left, silence
         self._now = "starting"

@@ -7,12 +7,7 @@ from pathlib import Path
 
 from penstock.bench.record.bench_record import BenchRecord
 from penstock.bench.report.section_types import Section
-from penstock.bench.report.sections_choices import (
-    changes_section,
-    machine_section,
-    repeat_section,
-    search_sections,
-)
+from penstock.bench.report.sections_choices import changes_section, machine_section, repeat_section, search_sections
 from penstock.bench.report.sections_measured import measurements_section, over_time_section, step_section
 from penstock.bench.report.text import hindrance_text, rate_text, rounds_text, shown, spread_text
 

@@ -70,10 +70,7 @@ class LoaderTurns:
         def begin() -> None:
             begun.append(loader.stats())
 
-        with (
-            self.turn() as loader,
-            ResourceWatch(seconds, device=device, without=without, begun=begin) as watch,
-        ):
+        with self.turn() as loader, ResourceWatch(seconds, device=device, without=without, begun=begin) as watch:
             result = measure(watch.watched(loader))
             self._spans[key] += [Span(begin, loader.stats()) for begin in begun]
         self._resources[key] += filter(None, [watch.resources()])

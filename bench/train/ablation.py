@@ -147,12 +147,7 @@ def _row(
         return Row(name=name, reason=reason)
     (rate, peak), (rate_without, peak_without) = (_median(results[run]) for run in pair)
     first, second = (tuple(result.images_per_s for result in results[run]) for run in pair)
-    return Row(
-        name=name,
-        images_per_s=(rate, rate_without),
-        peak_bytes=(peak, peak_without),
-        rounds=(first, second),
-    )
+    return Row(name=name, images_per_s=(rate, rate_without), peak_bytes=(peak, peak_without), rounds=(first, second))
 
 
 def _median(results: Sequence[ResidentResult]) -> tuple[float, int | None]:

@@ -82,12 +82,7 @@ class Producer:
         return batch
 
     def _make(
-        self,
-        cursor: Cursor,
-        content: Content,
-        slot: Slot,
-        working_on: Callable[[int], None],
-        progress: Progress | None,
+        self, cursor: Cursor, content: Content, slot: Slot, working_on: Callable[[int], None], progress: Progress | None
     ) -> BatchPart:
         crops = slot if self._transform is None else self._transform.crops_of(slot, content)
         batch = BatchPart(cursor, content, slot, crops, working_on, progress)

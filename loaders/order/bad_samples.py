@@ -51,11 +51,7 @@ class BadSamplePolicy:
         return self.max_bad * self.samples_per_epoch if fraction else self.max_bad
 
     def judge(
-        self,
-        bad: Sequence[BadSample],
-        ledger: EpochLedger,
-        misread: Sequence[BadSample] = (),
-        **where: int | str,
+        self, bad: Sequence[BadSample], ledger: EpochLedger, misread: Sequence[BadSample] = (), **where: int | str
     ) -> None:
         """Raise LoaderError if the bad samples of a batch, or those decoded wrongly (`misread`), are not allowed.
 

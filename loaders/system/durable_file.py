@@ -77,11 +77,7 @@ def random_name(path: bytes) -> bytes:
 
 
 def replace_file(
-    path: bytes,
-    content: bytes | Callable[[BinaryIO], object],
-    *,
-    private: bool = True,
-    leftovers: bytes | None = None,
+    path: bytes, content: bytes | Callable[[BinaryIO], object], *, private: bool = True, leftovers: bytes | None = None
 ) -> None:
     """Write `content`, or call it with the file, to replace `path` atomically. Raises OSError.
 

@@ -224,11 +224,7 @@ def after(earlier: BaseException, error: Exception) -> Exception:
     ids=repr,
 )
 def test_errors_are_one_line_and_an_exit_code(
-    photos: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    error: BaseException,
-    code: int,
-    words: str,
+    photos: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, words: str
 ) -> None:
     def fail(*_: object) -> None:
         raise error

@@ -46,12 +46,7 @@ class DecodeCeiling:
     """
 
     def __init__(
-        self,
-        source: Source,
-        pipeline: ImagePipeline,
-        decoder: str,
-        seed: int,
-        samples: Sequence[Loaded] | None = None,
+        self, source: Source, pipeline: ImagePipeline, decoder: str, seed: int, samples: Sequence[Loaded] | None = None
     ) -> None:
         self._decoder = ImageDecoder(pipeline, decoder)
         self._reader = SampleReader(source, self._decoder)

@@ -35,11 +35,7 @@ def make_optimizer(model: nn.Module, settings: OptimizerSettings, *, lr: float |
 def sgd(model: nn.Module, settings: OptimizerSettings, *, lr: float) -> torch.optim.SGD:
     """Return SGD with Nesterov momentum and weight decay on matrices and filters only."""
     optimizer = torch.optim.SGD(
-        _groups(model, settings),
-        lr=lr,
-        momentum=settings.momentum,
-        nesterov=True,
-        **_kernel(settings),
+        _groups(model, settings), lr=lr, momentum=settings.momentum, nesterov=True, **_kernel(settings)
     )
     for p in _trained_parameters(model):
         # Fused SGD allocates its momentum uninitialised and does not fill it in a first step that overflows, which

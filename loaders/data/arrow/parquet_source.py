@@ -15,13 +15,7 @@ import numpy.typing as npt
 from penstock.loaders.data.arrow.arrow_columns import AUTO, Label, choose_typed, read_features, refuse_other_columns
 from penstock.loaders.data.arrow.arrow_labels import ArrowLabels
 from penstock.loaders.data.arrow.arrow_package import arrow_errors
-from penstock.loaders.data.arrow.arrow_parquet import (
-    Footer,
-    ImageGroup,
-    read_column,
-    read_footer,
-    read_group,
-)
+from penstock.loaders.data.arrow.arrow_parquet import Footer, ImageGroup, read_column, read_footer, read_group
 from penstock.loaders.data.arrow.group_cache import GroupCache
 from penstock.loaders.data.arrow.image_rows import no_rows_error
 from penstock.loaders.data.files.content_probe import probe_ranges, read_file
@@ -270,7 +264,7 @@ class ParquetSource(BySample):
         warn_user(
             f"in this order an epoch decodes about {estimate:,} row groups, {num_groups:,} in the order of the files: "
             "pass shuffle='blocks', with Blocks(group=...) or cache_bytes so that the mixed row groups stay in memory, "
-            "or build a cache (penstock cache build)",
+            "or build a cache (penstock cache build)"
         )
 
     def block_sizes(self) -> npt.NDArray[np.int64]:

@@ -10,13 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.data.samples.columns import (
-    ArrayColumn,
-    RaggedColumn,
-    pack_arrays,
-    ragged_bytes,
-    unpack_arrays,
-)
+from penstock.loaders.data.samples.columns import ArrayColumn, RaggedColumn, pack_arrays, ragged_bytes, unpack_arrays
 from penstock.loaders.data.sources.contract import FieldSource
 from penstock.loaders.data.sources.source_faults import naming_method
 from penstock.loaders.system.json_file import Count

@@ -110,11 +110,7 @@ class RemoteSource(IndexedSource):
     """
 
     def __init__(
-        self,
-        samples: Samples,
-        options: RemoteOptions,
-        reopen: Callable[..., IndexedSource] | None = None,
-        **about: Any,
+        self, samples: Samples, options: RemoteOptions, reopen: Callable[..., IndexedSource] | None = None, **about: Any
     ) -> None:
         super().__init__(samples, options.max_file_bytes, reopen, **about)
         if samples.has_folders:

@@ -69,10 +69,7 @@ def _stat(path: bytes) -> tuple[int, int]:
 
 
 def is_unchanged(
-    samples: Samples,
-    *,
-    every: bool = True,
-    stat: Callable[[bytes, Iterable[list[bytes]]], Stats] = stat_files,
+    samples: Samples, *, every: bool = True, stat: Callable[[bytes, Iterable[list[bytes]]], Stats] = stat_files
 ) -> bool:
     """Return whether the data is unchanged since it was indexed.
 

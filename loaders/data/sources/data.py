@@ -110,9 +110,7 @@ class Data(BySample):
                 self._columns |= {name: (field, step) for name, field in new.items()}
         self.fingerprint = self._identify([part.fingerprint for part in self.parts])
         self.abilities = Abilities(
-            locates=any(map(is_located, self.parts)),
-            fetches=bool(self._fetching),
-            has_targets=has_targets,
+            locates=any(map(is_located, self.parts)), fetches=bool(self._fetching), has_targets=has_targets
         )
 
     def _identify(self, of_parts: Sequence[str], *, with_files: bool = False) -> str:

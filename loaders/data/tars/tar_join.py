@@ -85,12 +85,7 @@ class MemberJoin:
     """
 
     def __init__(
-        self,
-        samples: TarSamples,
-        wanted: Sequence[bytes],
-        places: LabelPlaces,
-        whole: bool,
-        report: Callable[[], None],
+        self, samples: TarSamples, wanted: Sequence[bytes], places: LabelPlaces, whole: bool, report: Callable[[], None]
     ) -> None:
         self._samples, self._places, self._whole, self._report = samples, places, whole, report
         self._wanted = [suffix.removeprefix(EVERY) for suffix in wanted]

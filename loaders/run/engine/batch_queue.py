@@ -32,14 +32,7 @@ class BatchQueue:
     """
 
     def __init__(
-        self,
-        planner: BatchPlanner,
-        workers: int,
-        ahead: int,
-        cursor: Cursor,
-        *,
-        pinned: bool = False,
-        parts: int = 1,
+        self, planner: BatchPlanner, workers: int, ahead: int, cursor: Cursor, *, pinned: bool = False, parts: int = 1
     ) -> None:
         """Start at `cursor`, with at most `ahead` batches in progress: started and not yet delivered.
 

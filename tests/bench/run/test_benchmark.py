@@ -187,10 +187,7 @@ def test_dali_is_tuned_and_measured_next_to_the_baseline(
     assert min(rates.values()) > 0
     assert document["loader"]["readers"] == chosen["readers"]
     assert any(name.startswith("nvidia-dali") for name in document["environment"]["packages"])
-    for words in (
-        "comparing settings of dali first, for at most 60 s (--no-tune",
-        f"readers={chosen['readers']},",
-    ):
+    for words in ("comparing settings of dali first, for at most 60 s (--no-tune", f"readers={chosen['readers']},"):
         assert words in printed
     save_unless_saved(printed, document, tmp_path / "p.json")
     profile = load_profile(tmp_path / "p.json")

@@ -125,9 +125,7 @@ def test_a_budget_reports_its_remaining_time() -> None:
     assert TimeBudget.of_this_process(1000.0).used > 0.1
 
 
-def test_slow_preparation_is_delayed_and_not_counted(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_slow_preparation_is_delayed_and_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[str] = []
 
     def probe(name: str) -> Callable[[], Rate]:

@@ -25,10 +25,7 @@ pytestmark = pytest.mark.gpu
 def test_the_device_serves_the_stream_of_the_host(photos: Path, dtype: torch.dtype, options: dict[str, Any]) -> None:
     settings = {"batch_size": 12, "dtype": dtype, "pipeline": imagenet_train(64)}
     level = 2.0 if dtype == torch.uint8 else 2.0 / 255 / 0.22
-    with (
-        open_loader(photos, **settings) as host,
-        open_loader(photos, device="cuda", **settings, **options) as device,
-    ):
+    with open_loader(photos, **settings) as host, open_loader(photos, device="cuda", **settings, **options) as device:
         assert device.describe()["decodes_on"] == "cuda"
         for _ in range(2):
             for one, two in itertools.zip_longest(host.batches(), device.batches()):

@@ -216,12 +216,7 @@ def fail_with(error: Exception) -> Callable[..., Any]:
     ids=["take", "feed", "build", "memory"],
 )
 def test_errors_of_dali_become_one_line_with_the_backend(
-    photos: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    method: str,
-    error: Exception,
-    line: str,
-    options: dict[str, Any],
+    photos: Path, monkeypatch: pytest.MonkeyPatch, method: str, error: Exception, line: str, options: dict[str, Any]
 ) -> None:
     with open_loader(photos, batch_size=8, **options) as loader:
         if method != "_built":  # in the middle of the epoch

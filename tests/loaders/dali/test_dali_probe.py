@@ -24,15 +24,7 @@ from photo_folder import photo
 
 from penstock.loaders import LoaderError
 from penstock.loaders.dali import dali_engine, dali_probe, dali_versions
-from penstock.loaders.dali.dali_probe import (
-    OURS,
-    REGIONS,
-    WHOLE,
-    Verdict,
-    chosen_way,
-    try_way,
-    working_way,
-)
+from penstock.loaders.dali.dali_probe import OURS, REGIONS, WHOLE, Verdict, chosen_way, try_way, working_way
 from penstock.pipelines.errors import EXIT_DATA, EXIT_OK, EXIT_RESOURCE
 from penstock.pipelines.sample.dali_graph import DaliGraph
 

@@ -16,14 +16,7 @@ import torch
 from drop_in_streams import run_script, seeded, values
 from numbered_dataset import Numbered, Stream, as_list
 from processes import eventually
-from torch.utils.data import (
-    BatchSampler,
-    Dataset,
-    IterableDataset,
-    RandomSampler,
-    WeightedRandomSampler,
-    dataloader,
-)
+from torch.utils.data import BatchSampler, Dataset, IterableDataset, RandomSampler, WeightedRandomSampler, dataloader
 from torch.utils.data import DataLoader as TorchDataLoader
 
 from penstock.loaders.drop_in.data_loader import DataLoader

@@ -10,16 +10,7 @@ import numpy as np
 import pytest
 from augment_images import values_of
 from PIL import Image
-from placed_fields import (
-    apply,
-    matrix,
-    move_box,
-    move_mask_by_pillow,
-    move_point,
-    moves_of,
-    nearest,
-    reference_mask,
-)
+from placed_fields import apply, matrix, move_box, move_mask_by_pillow, move_point, moves_of, nearest, reference_mask
 
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.fields.field_kinds import FieldKind

@@ -75,10 +75,7 @@ def test_random_tables() -> None:
         tables = random_tables(rng)
         files = len(tables["container_folders"])
         assert check(tables, rng.integers(0, files, 8).tolist()) == 0
-        for what in (
-            "container",
-            "folder",
-        ):  # a wrong offset: too small, after the names, negative
+        for what in ("container", "folder"):  # a wrong offset: too small, after the names, negative
             lying = {name: column.copy() for name, column in tables.items()}
             offsets = lying[f"{what}_offsets"] = lying[f"{what}_offsets"].astype("<u8")
             at, length = int(rng.integers(0, len(offsets))), len(lying[f"{what}_names"])

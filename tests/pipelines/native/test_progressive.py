@@ -189,19 +189,11 @@ CRAFTED: dict[str, tuple[list[Scan], bool]] = {
     "DC of 10 bits": ([Scan(0, 0, 0, 0, [(10, "0" * 10), *[(0, "")] * 7]), Scan(1, 63, 0, 0, [NO_MORE])], True),
     "DC of 12 bits": ([Scan(0, 0, 0, 0, [(12, "0" * 12), *[(0, "")] * 7]), Scan(1, 63, 0, 0, [NO_MORE])], False),
     "DC of 9 bits and one": (
-        [
-            Scan(0, 0, 0, 1, [(9, "1" * 9), *[(0, "")] * 7]),
-            Scan(1, 63, 0, 0, [NO_MORE]),
-            Scan(0, 0, 1, 0, ADDED),
-        ],
+        [Scan(0, 0, 0, 1, [(9, "1" * 9), *[(0, "")] * 7]), Scan(1, 63, 0, 0, [NO_MORE]), Scan(0, 0, 1, 0, ADDED)],
         True,
     ),
     "a bit too few for DC": (
-        [
-            Scan(0, 0, 0, 1, [(9, "1" * 9), *[(0, "")] * 7]),
-            Scan(1, 63, 0, 0, [NO_MORE]),
-            Scan(0, 0, 1, 0, []),
-        ],
+        [Scan(0, 0, 0, 1, [(9, "1" * 9), *[(0, "")] * 7]), Scan(1, 63, 0, 0, [NO_MORE]), Scan(0, 0, 1, 0, [])],
         False,
     ),
     "a byte too many for DC": (
@@ -272,10 +264,7 @@ CRAFTED: dict[str, tuple[list[Scan], bool]] = {
     ),
     "13 bits missing": ([DC, *many_bits_later(13)], True),
     "14 bits missing": ([DC, *many_bits_later(14)], False),
-    "two bits at once": (
-        [Scan(0, 0, 0, 2, DC.symbols), Scan(1, 63, 0, 0, [NO_MORE]), Scan(0, 0, 2, 0, ADDED)],
-        False,
-    ),
+    "two bits at once": ([Scan(0, 0, 0, 2, DC.symbols), Scan(1, 63, 0, 0, [NO_MORE]), Scan(0, 0, 2, 0, ADDED)], False),
     "a code that is none": ([DC, Scan(1, 63, 0, 0, [(None, "11111110"), NO_MORE])], False),
 }
 

@@ -13,12 +13,7 @@ from PIL import Image
 from penstock.pipelines import resampling
 from penstock.pipelines.image_types import TRANSPOSED, UPSIDE_DOWN
 from penstock.pipelines.resampling import as_nchw, resize_into
-from penstock.pipelines.sample.resize import (
-    RESIZERS,
-    Resize,
-    resize_pillow,
-    write_sample,
-)
+from penstock.pipelines.sample.resize import RESIZERS, Resize, resize_pillow, write_sample
 
 SHAPES = [  # (height, width) of the pixels, then of the slot
     ((375, 500), (224, 224)),

@@ -44,10 +44,7 @@ def flips(folder: Path, images: int = 10000, tables: int = 500) -> Iterable[str]
                 yield from [f"{name}, {what}: {outcome}"] * times
 
 
-CAMPAIGNS: dict[str, Callable[..., Iterable[str]]] = {
-    "cuts": cuts,
-    "flips": flips,
-}
+CAMPAIGNS: dict[str, Callable[..., Iterable[str]]] = {"cuts": cuts, "flips": flips}
 
 
 def main() -> None:

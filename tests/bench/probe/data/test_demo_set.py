@@ -125,10 +125,7 @@ def test_a_folder_with_other_contents_is_refused_and_unchanged(tmp_path: Path, n
     assert contents(tmp_path) == {name: text.encode()}
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [{"classes": 0}, {"images": 9}, {"validation": 9}, {"validation": -1}],
-)
+@pytest.mark.parametrize("settings", [{"classes": 0}, {"images": 9}, {"validation": 9}, {"validation": -1}])
 def test_settings_that_cannot_work_raise(tmp_path: Path, settings: dict[str, int]) -> None:
     with pytest.raises(ValueError, match=r"must be|too few"):
         synthesise(tmp_path / "demo", **settings)

@@ -42,9 +42,7 @@ def test_a_sample_is_spread_over_the_data(tmp_path: Path) -> None:
     assert len(sample_of(source, 100)) == 36
 
 
-def test_the_native_library_reads_wrapped_sources_unless_the_wrapper_overrides_reading(
-    tmp_path: Path,
-) -> None:
+def test_the_native_library_reads_wrapped_sources_unless_the_wrapper_overrides_reading(tmp_path: Path) -> None:
     class Slow(Data):
         def read(self, index: int) -> bytes | npt.NDArray[np.uint8]:
             return super().read(index)

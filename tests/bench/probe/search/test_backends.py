@@ -115,10 +115,7 @@ def test_data_that_is_a_cache_is_named_so(sources: tuple[Source, Source]) -> Non
         LoaderOpener(settings(), PIPELINE, sources[0], None).open(candidate)
     spaces, left_out = spaces_of(settings(tune=False), opener)
     assert "torch" in left_out
-    assert {(space.start.backend, space.start.cached) for space in spaces} == {
-        ("hdf5", True),
-        ("dali", True),
-    }
+    assert {(space.start.backend, space.start.cached) for space in spaces} == {("hdf5", True), ("dali", True)}
     assert all(not space.options for space in spaces)
 
 
@@ -139,9 +136,7 @@ def test_without_dali_the_others_are_compared(sources: tuple[Source, Source], mo
     assert left_out == {"dali": "nvidia.dali cannot be imported"}
 
 
-def test_a_trial_measures_the_additional_memory_of_a_candidate(
-    sources: tuple[Source, Source],
-) -> None:
+def test_a_trial_measures_the_additional_memory_of_a_candidate(sources: tuple[Source, Source]) -> None:
     """The slots of batches, 9.6 MB each, must not reuse freed memory; a slow thread fills only two."""
     wanted = settings(batch_size=16, size=224, dtype="float32", seconds=0.2)
     meter = TrialMeter(LoaderOpener(wanted, imagenet_train(224), *sources), wanted)

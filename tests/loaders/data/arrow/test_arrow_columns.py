@@ -44,11 +44,7 @@ def test_columns_of_bytes_and_of_structs_are_image_columns(kind: pa.DataType) ->
         ({"image": TEXT, "class": pa.bool_()}, "image", "class"),
         ({"Image": IMAGE, "Mask": IMAGE, "Label": NUMBER}, "Image", "Label"),
         ({"Path": TEXT, "IMAGE": TEXT, "Category": TEXT, "Class": NUMBER}, "IMAGE", "Class"),
-        (
-            {"Image": IMAGE, "jpg": BYTES, "Label": NUMBER, "target": NUMBER},
-            "jpg",
-            "target",
-        ),  # exact names come first
+        ({"Image": IMAGE, "jpg": BYTES, "Label": NUMBER, "target": NUMBER}, "jpg", "target"),  # exact names come first
         ({"path": TEXT, "img": TEXT, "labels": NUMBER, "class": NUMBER}, "img", "labels"),
         ({"path": TEXT, "x": BYTES, "Y": NUMBER}, "x", "Y"),
         ({"id": TEXT, "File_Name": TEXT, "y": NUMBER, "Class": NUMBER}, "File_Name", "Class"),
@@ -85,12 +81,7 @@ def test_options_override_the_automatic_choice() -> None:
         ({"a": BYTES, "b": BYTES, "path": TEXT}, None, None, "image must be .*no single column fits"),
         ({"image": PIXELS}, None, None, r"image must be .*image \(list<item: list<item: uint8>>\)"),
         ({"image": BYTES}, "img", None, "image must be .*got 'img'"),
-        (
-            {"image": BYTES, "score": pa.float32()},
-            None,
-            AUTO,
-            "label must be .*no column has a known name.*score",
-        ),
+        ({"image": BYTES, "score": pa.float32()}, None, AUTO, "label must be .*no column has a known name.*score"),
         ({"image": BYTES, "when": pa.date32()}, None, "when", "label must be .*got 'when'"),
         ({"image": BYTES, "a": NUMBER, "b": NUMBER}, None, AUTO, "label must be"),
     ],

@@ -10,16 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from bit_rot import (
-    ENCODINGS,
-    REPORTED,
-    SAME,
-    SILENT,
-    Flipper,
-    build_odd_cache,
-    outcome_of,
-    write_odd_folder,
-)
+from bit_rot import ENCODINGS, REPORTED, SAME, SILENT, Flipper, build_odd_cache, outcome_of, write_odd_folder
 from folder_trees import swap_names
 from photo_folder import photo, write_folder
 

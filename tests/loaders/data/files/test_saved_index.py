@@ -92,10 +92,7 @@ MUTATIONS: dict[str, tuple[Callable[[Path], object], list[str]]] = {
         [*NAMES[:3], "b/0.jpg", "b/4.jpg"],
     ),
     "add a file deep down": (lambda t: plant(t, ["a/deep/0.jpg"]), ["a/1.jpg", "a/2.jpg", "a/deep/0.jpg", *NAMES[2:]]),
-    "add a file to an empty folder": (
-        lambda t: plant(t, ["a/empty/5.jpg"]),
-        [*NAMES[:3], "a/empty/5.jpg", "b/4.jpg"],
-    ),
+    "add a file to an empty folder": (lambda t: plant(t, ["a/empty/5.jpg"]), [*NAMES[:3], "a/empty/5.jpg", "b/4.jpg"]),
     "remove a file": (lambda t: remove(t / "a/1.jpg"), NAMES[1:]),
     "rename a file": (lambda t: (t / "a/2.jpg").rename(t / "a/0.jpg"), ["a/0.jpg", "a/1.jpg", *NAMES[2:]]),
     "touch a file": (lambda t: os.utime(t / "a/deep/3.jpg"), NAMES),

@@ -47,10 +47,7 @@ def memory() -> Iterator[Any]:
 
 @pytest.mark.parametrize(
     ("protocol", "settings"),
-    [
-        ("memory", {"workers": 2, "workers_are": "threads"}),
-        ("local", {"workers": 2, "workers_are": "processes"}),
-    ],
+    [("memory", {"workers": 2, "workers_are": "threads"}), ("local", {"workers": 2, "workers_are": "processes"})],
 )
 def test_the_stream_equals_that_of_local_files(
     memory: Any, photos: ImageFolder, expected: list[Row], tmp_path: Path, protocol: str, settings: dict[str, Any]

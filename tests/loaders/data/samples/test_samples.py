@@ -51,11 +51,7 @@ def write(builder: SamplesWriter, path: Path) -> Samples:
 
 def test_an_index_is_read_back_as_written(tmp_path: Path) -> None:
     index = write(example_builder(), tmp_path / "index")
-    assert [index.container_name(i) for i in range(len(index))] == [
-        b"ant/a.jpg",
-        b"ant/deep/\n.jpg",
-        b"b\xe9/\xff.png",
-    ]
+    assert [index.container_name(i) for i in range(len(index))] == [b"ant/a.jpg", b"ant/deep/\n.jpg", b"b\xe9/\xff.png"]
     assert [index.folder(i) for i in range(index.num_folders)] == [b"", b"ant", b"ant/deep", b"b\xe9"]
     assert index.sizes.tolist() == [100, 200, 0]
     assert index.versions.tolist() == [5, -6, 7]

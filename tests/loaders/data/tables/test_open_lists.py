@@ -154,11 +154,7 @@ def test_torchvision_labels_are_class_numbers(tree: Path) -> None:
 
 @pytest.mark.parametrize(
     ("numbers", "names"),
-    [
-        ({"a": 1, "b": 0}, ["b", "a"]),
-        ({"a": 0, "b": 0}, ["a, b"]),
-        ({"a": 0, "b": 2}, ["a", "class 1", "b"]),
-    ],
+    [({"a": 1, "b": 0}, ["b", "a"]), ({"a": 0, "b": 0}, ["a, b"]), ({"a": 0, "b": 2}, ["a", "class 1", "b"])],
 )
 def test_torchvision_folders_with_a_user_defined_find_classes_keep_its_classes(
     tree: Path, numbers: Any, names: list[str]
@@ -189,13 +185,7 @@ def test_values_that_are_not_a_list_of_images_are_refused(tree: Path) -> None:
     images = np.zeros((2, 4, 4, 3), np.uint8)
     for pair in ((images, [0, 1]), [images, [0, 1]], (torch.from_numpy(images), torch.tensor([0, 1]))):
         assert isinstance(open_source(pair), ArraySource)
-    for other in (
-        [],
-        [("a.jpg", 1, 2)],
-        [3, 4, 5],
-        (),
-        [{}, {}, {}],
-    ):
+    for other in ([], [("a.jpg", 1, 2)], [3, 4, 5], (), [{}, {}, {}]):
         with pytest.raises(
             ValueError,
             match=r"a source must be .*a list of|this (list|tuple) is not a source: (the list is empty|rows must be)",

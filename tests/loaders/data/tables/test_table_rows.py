@@ -23,11 +23,7 @@ def rows_of(path: Path, content: str | bytes, image: Any = None, label: Any = No
 
 
 TABLES: dict[str, tuple[str, str | bytes, list[tuple[int, Any, Any]]]] = {
-    "a byte order mark and Windows line ends": (
-        "t.csv",
-        b"\xef\xbb\xbfpath,label\r\na.jpg,1\r\n",
-        [(2, "a.jpg", "1")],
-    ),
+    "a byte order mark and Windows line ends": ("t.csv", b"\xef\xbb\xbfpath,label\r\na.jpg,1\r\n", [(2, "a.jpg", "1")]),
     "no newline at the end": ("t.csv", "label,path\n1,a.jpg", [(2, "a.jpg", "1")]),
     "quotes around commas, quotes and newlines": (
         "t.csv",

@@ -140,10 +140,7 @@ def test_the_option_image_names_a_suffix_of_names_with_dots(tmp_path: Path) -> N
 def test_labels_of_names_with_a_dot_are_found(tmp_path: Path) -> None:
     """By WebDataset's rule, their suffix would be .photo.cls."""
     path = write_tar(tmp_path / "x.tar", make_members(["0.photo.png", "0.photo.cls", "1.photo.png", "1.photo.cls"]))
-    assert {name: len(label) for name, (_, label) in serve(path).items()} == {
-        "0.photo.png": 1,
-        "1.photo.png": 1,
-    }
+    assert {name: len(label) for name, (_, label) in serve(path).items()} == {"0.photo.png": 1, "1.photo.png": 1}
     assert serve(path, label="cls") == serve(path)
 
 

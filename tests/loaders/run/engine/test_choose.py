@@ -87,11 +87,7 @@ def test_only_the_first_sample_is_read_and_only_once() -> None:
     ],
 )
 def test_threads_run_transforms_if_the_lock_suffices(
-    costs: list[tuple[float, float]],
-    image_us: float,
-    workers: int,
-    suffices: bool,
-    monkeypatch: pytest.MonkeyPatch,
+    costs: list[tuple[float, float]], image_us: float, workers: int, suffices: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(choose, "default_workers", lambda: 16)
     own: Any = [SimpleNamespace(measure_lock=lambda cost=cost: cost) for cost in costs]

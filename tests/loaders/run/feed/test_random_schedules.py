@@ -181,14 +181,7 @@ class WorksOnTheConsumersStream(SimulatedCopies):
 
 
 @pytest.mark.parametrize(
-    "copies",
-    [
-        DoesNotWait,
-        DoesNotRecord,
-        HostDoesNotWait,
-        MarksTheConsumersStream,
-        WorksOnTheConsumersStream,
-    ],
+    "copies", [DoesNotWait, DoesNotRecord, HostDoesNotWait, MarksTheConsumersStream, WorksOnTheConsumersStream]
 )
 def test_a_bug_of_the_engine_is_found(copies: type[SimulatedCopies]) -> None:
     assert any(stale_reads(seed, copies=copies) for seed in range(300))

@@ -27,9 +27,7 @@ def names_main() -> bool:
     return any(key.startswith("init_main") for key in spawn.get_preparation_data("a process"))
 
 
-def test_the_script_is_hidden_per_thread(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_script_is_hidden_per_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """Loaders that are started in two threads at once: the first to finish must not expose the script to the other."""
     monkeypatch.setattr(sys.modules["__main__"], "__file__", "script.py", raising=False)
     monkeypatch.setattr(sys.modules["__main__"], "__spec__", None, raising=False)
