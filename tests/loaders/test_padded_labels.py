@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from memory_source import MemorySource
 
 from penstock.loaders import Boxes, create_loader, with_fields, with_labels
 from penstock.pipelines import ImagePipeline, imagenet_eval, imagenet_train
@@ -69,25 +70,8 @@ def test_a_metric_over_three_ranks_equals_that_of_one_rank(kind: str) -> None:
 
 
 def test_the_row_of_a_bad_sample_in_an_evaluation_has_no_label() -> None:
-    class OneBroken:
-        classes, fingerprint, skipped = (b"a",), "0" * 32, {}  # type: ignore[var-annotated]
-
-        def __len__(self) -> int:
-            return COUNT
-
-        def read(self, index: int) -> Any:
-            return b"\xff\xd8 broken" if index == 4 else IMAGES[0][index]
-
-        def labels(self, indices: Any) -> Any:
-            return np.zeros(len(indices), np.int64)
-
-        def path(self, index: int) -> bytes:
-            return b"%d" % index
-
-        def describe(self) -> str:
-            return "photos in memory"
-
-    batches = served(with_labels(OneBroken(), LABELS["floats"]), 1, pad=True, on_bad_sample="replace", with_index=True)
+    source = MemorySource([*IMAGES[0][:4], b"\xff\xd8 broken", *IMAGES[0][5:]])
+    batches = served(with_labels(source, LABELS["floats"]), 1, pad=True, on_bad_sample="replace", with_index=True)
     labels, index = (torch.cat([batch[place] for batch in batches]) for place in (1, 2))
     assert labels.isnan().tolist() == (index < 0).tolist() == [n == 4 or n >= COUNT for n in range(12)]
 
@@ -121,30 +105,13 @@ def test_mixing_keeps_the_nan_of_padding_in_its_row(kind: str) -> None:
 
 
 def test_targets_of_a_users_source_keep_their_type() -> None:
-    class Typed:
-        classes, fingerprint, skipped = (), "1" * 32, {}  # type: ignore[var-annotated]
-
-        def __len__(self) -> int:
-            return COUNT
-
-        def read(self, index: int) -> Any:
-            return IMAGES[0][index]
-
-        def labels(self, indices: Any) -> Any:
-            return np.zeros(len(indices), np.int64)
-
+    class Typed(MemorySource):
         def targets(self, indices: Any) -> Any:
             ones = np.ones(len(indices), np.float16)
             return {"half": ones, "short": ones.astype(np.int16), "flag": ones.astype(bool)}
 
-        def path(self, index: int) -> bytes:
-            return b"%d" % index
-
-        def describe(self) -> str:
-            return "pixels in memory"
-
     pipeline = ImagePipeline(size=(8, 8), crop="full", flip=0.0)
-    labels = served(Typed(), 1, pad=True, pipeline=pipeline, shuffle=False)[-1][1]
+    labels = served(Typed(list(IMAGES[0])), 1, pad=True, pipeline=pipeline, shuffle=False)[-1][1]
     assert {name: part.dtype for name, part in labels.items()} == {
         "half": torch.float16,
         "short": torch.int16,

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from memory_source import MemorySource
 from torch.utils import _pytree as pytree
 from torch.utils.data._utils.pin_memory import pin_memory
 
@@ -238,28 +239,14 @@ def test_values_are_replaced() -> None:
 
 
 def test_names_are_looked_up_when_they_are_read() -> None:
-    class Named:
-        """Images whose names can be counted."""
-
-        classes, fingerprint, skipped, asked = (b"a",), "0" * 32, {}, 0  # type: ignore[var-annotated]
-
-        def __len__(self) -> int:
-            return COUNT
-
-        def read(self, index: int) -> Any:
-            return ARRAYS[0][index]
-
-        def labels(self, indices: Any) -> Any:
-            return np.zeros(len(indices), np.int64)
+    class Named(MemorySource):
+        asked = 0
 
         def path(self, index: int) -> bytes:
             self.asked += 1
             return b"photo %d \xff" % index
 
-        def describe(self) -> str:
-            return "named"
-
-    source = Named()
+    source = Named(list(ARRAYS[0]))
     with create_loader(source, pipeline=imagenet_eval(8), batch_size=4, workers=0, pad=True) as loader:
         before = source.asked
         batches = list(loader)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from memory_source import MemorySource
 from photo_folder import photo
 
 from penstock.loaders import Blocks, LoaderError, create_loader, mix, open_source
@@ -41,31 +41,20 @@ ENGINES: dict[str, dict[str, Any]] = {
 }
 
 
-class Photos:
+class Photos(MemorySource):
     """Photos in memory in three alternating classes; some samples are broken."""
 
     classes = (b"0", b"1", b"2")
-    fingerprint = "0" * 32
-    skipped: Mapping[str, int] = {}
 
     def __init__(self, numbers: list[int], bad: frozenset[int]) -> None:
-        self.numbers, self.bad = numbers, bad
-
-    def __len__(self) -> int:
-        return len(self.numbers)
-
-    def read(self, index: int) -> bytes:
-        number = self.numbers[index]
-        return b"\xff\xd8 broken" if number in self.bad else photo(number % 6)
+        super().__init__([b"\xff\xd8 broken" if number in bad else photo(number % 6) for number in numbers])
+        self.numbers = np.array(numbers, np.int64)
 
     def labels(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        return np.array(self.numbers, np.int64)[indices] % 3
+        return self.numbers[indices] % 3
 
     def path(self, index: int) -> bytes:
         return b"memory/%d.jpg" % self.numbers[index]
-
-    def describe(self) -> str:
-        return f"{len(self)} photos in memory"
 
 
 def open_loader(order: str, bad: frozenset[int], **settings: Any) -> Loader:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from memory_source import MemorySource
 from PIL import Image
 
 from penstock.loaders import (
@@ -132,32 +132,13 @@ def test_parts_and_joined_data_have_their_own_numbers(tmp_path: Path) -> None:
     assert len(photos) == COUNT
 
 
-def test_a_loader_has_samples_of_every_source() -> None:
-    class Own:
-        classes, fingerprint, skipped = (b"a", b"b"), "0" * 32, {}  # type: ignore[var-annotated]
-
-        def __len__(self) -> int:
-            return COUNT
-
-        def read(self, index: int) -> Any:
-            data = io.BytesIO()
-            Image.fromarray(PIXELS[index]).save(data, "PNG")
-            return data.getvalue()
-
-        def labels(self, indices: Any) -> Any:
-            return indices % 2
-
-        def path(self, index: int) -> bytes:
-            return b"%d" % index
-
-        def describe(self) -> str:
-            return "own"
-
-    with create_loader(Own(), batch_size=2, workers=0) as loader:
+def test_a_loader_has_samples_of_every_source(tmp_path: Path) -> None:
+    files = [save(tmp_path / f"{number}.png", PIXELS[number]).read_bytes() for number in range(COUNT)]
+    with create_loader(MemorySource(files), batch_size=2, workers=0) as loader:
         sample = loader.dataset[-2]
         assert isinstance(sample, Sample)
         assert np.array_equal(sample.image, PIXELS[COUNT - 2])
-        assert (sample.label, sample.class_name, sample.name) == (1, "b", "7")
+        assert (sample.label, sample.class_name, sample.name) == (0, "0", "memory/7.jpg")
         next(iter(loader))
 
 
