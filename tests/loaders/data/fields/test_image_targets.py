@@ -10,9 +10,12 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import simplejpeg
 import torch
+from band_images import npy
 from photo_folder import photo, write_folder
 from PIL import Image
 from repaired_jpegs import cut
@@ -67,12 +70,6 @@ def write(folder: Path, files: list[bytes], suffix: str = "") -> Path:
 def saved(values: npt.NDArray[Any], form: str = "PNG", **options: Any) -> bytes:
     file = io.BytesIO()
     Image.fromarray(values).save(file, form, **options)
-    return file.getvalue()
-
-
-def npy(values: npt.NDArray[Any]) -> bytes:
-    file = io.BytesIO()
-    np.save(file, values)
     return file.getvalue()
 
 
@@ -160,6 +157,8 @@ def test_targets_come_from_each_kind_of_source(images: Path, tmp_path: Path) -> 
     tar = write_tar(tmp_path / "a.tar", members)
     rows = "".join(f"images/{number}.png,{number % 2},depth/{number}.png\n" for number in range(COUNT))
     (tmp_path / "list.csv").write_text("path,label,depth\n" + rows)
+    table = pa.table({"image": pictures, "depth": list(map(npy, values)), "label": list(range(COUNT))})
+    pq.write_table(table, tmp_path / "data.parquet")
     inputs, targets = open_source(tar, image="in.png"), open_source(tar, image="out.png")
     sources = [
         with_fields(images, target=ImageTargets(folder)),
@@ -171,24 +170,12 @@ def test_targets_come_from_each_kind_of_source(images: Path, tmp_path: Path) -> 
         with_fields(images, target=open_source(folder)),
         with_fields(inputs, target=targets),
         with_fields(tmp_path / "list.csv", target=ImageTargets(Column("depth"))),
+        with_fields(tmp_path / "data.parquet", target=ImageTargets(Column("depth"))),
     ]
     for source in sources:
         assert np.array_equal(serve(source)[:, 0].numpy(), values)
     both = concat([sources[0], sources[2]])
     assert np.array_equal(serve(both, batch_size=2 * COUNT)[:, 0].numpy(), np.concatenate((values, values)))
-
-
-def test_columns_of_parquet_files_hold_targets(images: Path, tmp_path: Path) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    rng = np.random.default_rng(3)
-    values = [floats(rng, np.float32, 2) for _ in range(COUNT)]
-    pictures = [(images / f"{number}.png").read_bytes() for number in range(COUNT)]
-    table = pa.table({"image": pictures, "flow": list(map(npy, values)), "label": list(range(COUNT))})
-    pq.write_table(table, tmp_path / "data.parquet")
-    source = with_fields(tmp_path / "data.parquet", flow=ImageTargets(Column("flow")))
-    assert np.array_equal(serve(source, "flow").permute(0, 2, 3, 1).numpy(), np.stack(values))
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -333,13 +320,8 @@ def test_a_bad_target_is_a_bad_sample(images: Path, tmp_path: Path, fault: str) 
         serve(source)
     assert raised.value.sample == 3
     assert raised.value.path == bytes(tmp_path / "targets" / "3")
-    assert serve(source, on_bad_sample="replace", shuffle=True, seed=1, drop_last=False).unique().tolist() == [
-        0,
-        1,
-        2,
-        4,
-        5,
-    ]
+    others = serve(source, on_bad_sample="replace", shuffle=True, seed=1, drop_last=False)
+    assert others.unique().tolist() == [0, 1, 2, 4, 5]
     target = serve(source, on_bad_sample="replace", pad=True)
     assert target[:, 0, 0, 0].tolist() == [0, 1, 2, 0, 4, 5]
 
@@ -349,7 +331,7 @@ CROPS = {
     "two views": {"pipeline": [ImagePipeline(size=(8, 8), crop="random"), ImagePipeline(size=(6, 4), crop="random")]},
     "augmented": {"pipeline": ImagePipeline(size=(8, 8), crop="random", augment=Augmentations(erasing=1.0, blur=1.0))},
     "evaluation": {"pipeline": WHOLE, "pad": False, "shuffle": False},
-    "own sizes": {"pipeline": ImagePipeline(size=None, crop="full")},
+    "own sizes": {"pipeline": ImagePipeline(size=None, crop="full", max_output_pixels=1 << 10)},
     "patches": {"pipeline": WHOLE, "patches": PatchBudget(size=2, sequence_lengths=40)},
 }
 
