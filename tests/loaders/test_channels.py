@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import os
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +10,7 @@ import pandas as pd
 import pytest
 import torch
 from band_images import keeping, npy
+from odd_images import encoded
 from PIL import Image
 from tar_files import write_tar
 
@@ -225,11 +224,9 @@ def test_another_number_of_channels_is_a_bad_sample_with_both_numbers(tmp_path: 
 
 
 def test_repaired_jpegs_of_a_stack_are_counted(tmp_path: Path) -> None:
-    file = io.BytesIO()
-    Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 40), np.uint8)).save(file, "JPEG")
-    cut = file.getvalue()[:-200] + b"\xff\xd9"
-    for name, data in (("whole", file.getvalue()), ("cut", cut)):
-        os.makedirs(tmp_path / name)
+    whole = encoded(np.random.default_rng(0).integers(0, 256, (40, 40), np.uint8), "JPEG")
+    for name, data in (("whole", whole), ("cut", whole[:-200] + b"\xff\xd9")):
+        (tmp_path / name).mkdir()
         (tmp_path / name / "0.jpg").write_bytes(data)
     source = stack([tmp_path / "whole", tmp_path / "cut"])
     with create_loader(source, pipeline=keeping(2, 8, size=(8, 8)), batch_size=1, workers=0) as loader:

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
+from odd_images import encoded
 from PIL import Image
 from source_kinds import TABLES, Rows, Where
 
@@ -39,11 +40,8 @@ def pixels(numbers: Any) -> np.ndarray:
 
 def table(folder: Path, kind: str) -> tuple[Any, dict[str, Any]]:
     """Return a table with one row per image, with the row's number in every column, and the options to open it."""
-    images = []
+    images = [encoded(pixels([number])[0], "PNG") for number in range(N)]
     for number in range(N):
-        data = io.BytesIO()
-        Image.fromarray(pixels([number])[0]).save(data, "PNG")
-        images.append(data.getvalue())
         Image.fromarray(np.full((4, 4), number, np.uint8)).save(folder / f"mask{number}.png")
     columns = {
         "label": [number % 3 for number in range(N)],

@@ -16,14 +16,13 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from band_images import keeping, npy
 from photo_folder import photo, write_folder
 from served_steps import Pixels, Row, Step, as_step, join, serve_steps
 
 from penstock.loaders import LoaderError, create_loader
 from penstock.loaders.front.batch import Batch
 from penstock.loaders.front.loader import Loader
-from penstock.pipelines import Augmentations, ImagePipeline, imagenet_eval, imagenet_train
+from penstock.pipelines import imagenet_eval, imagenet_train
 from penstock.pipelines.native.library import native_library
 
 # name of a case -> (backend, options that change who does the work but not the stream). Together they pair each backend
@@ -338,56 +337,6 @@ def test_mixing_gives_soft_targets_of_both_labels_and_leaves_padding_alone(photo
                     assert not soft.labels[row, others].any()
                     assert partner >= 0 or soft.labels[row, label] == 1
         assert (labels < 0).sum() == 11  # it is the partner of the last row that is not padding
-
-
-# ---- channels as stored ----
-
-
-@pytest.mark.parametrize(("channels", "depth"), [(5, 16), (2, 32)])
-def test_channels_are_the_same_on_every_backend_for_two_ranks_and_after_a_resume(
-    tmp_path: Path, engine: dict[str, Any], channels: int, depth: int
-) -> None:
-    rng = np.random.default_rng(0)
-    (tmp_path / "arrays").mkdir()
-    for number in range(NUM_PHOTOS):
-        levels = rng.integers(0, 256, (*rng.integers(8, 40, 2), channels)).astype("u2" if depth == 16 else "f4")
-        (tmp_path / "arrays" / f"{number:02d}.npy").write_bytes(npy(levels))
-    source = [(str(tmp_path / "arrays" / f"{number:02d}.npy"), number % 3) for number in range(NUM_PHOTOS)]
-    cache = {"cache": tmp_path / "arrays.h5"} if engine["backend"] == "hdf5" else {}
-    augment = Augmentations(erasing=0.5, mixup=0.3, cutmix=1.0)
-    for more in ({"augment": augment}, {"crop": "full", "flip": 0.0}):
-        settings = {"pipeline": keeping(channels, depth, size=(SIZE, SIZE), **more), "dtype": torch.float32}
-        check_everywhere(source, engine, settings, cache)
-
-
-def test_images_of_own_sizes_are_the_same_on_every_backend_for_two_ranks_and_after_a_resume(
-    photos: Path, engine: dict[str, Any]
-) -> None:
-    for more in ({"vertical_flip": 0.5}, {"flip": 0.0, "shorter_side": 40}):
-        pipeline = ImagePipeline(size=None, crop="full", max_output_pixels=1 << 14, **more)
-        check_everywhere(photos, engine, {"pipeline": pipeline})
-
-
-def check_everywhere(source: Any, engine: dict[str, Any], settings: dict[str, Any], cache: Any = None) -> None:
-    """Compare the samples of an engine that stops after two batches, and of two ranks after it, with the reference."""
-    with open_loader(source, **settings, **PYTHON) as loader:
-        expected = serve(loader, 2)
-        assert settings["pipeline"].random or [row.index for row in rows_of(expected)] == [*range(NUM_PHOTOS)] * 2
-    settings = {**settings, **engine, **(cache or {})}
-    with open_loader(source, **settings) as loader:
-        head = [record(batch, loader) for batch in itertools.islice(loader.batches(), 2)]
-        state = json.loads(json.dumps(loader.state_dict()))
-    ranks = []
-    for rank in range(2):
-        with open_loader(source, **{**settings, "batch_size": 6, "rank": rank, "world_size": 2}) as loader:
-            loader.load_state_dict(state)
-            ranks.append(serve(loader, 2))
-    assert [_sampled(step) for step in head + join(ranks)] == [_sampled(step) for step in expected]
-
-
-def _sampled(step: Step) -> list[Row]:
-    """Return the rows with a sample: ranks pad."""
-    return [row for row in step.rows if row.index >= 0]
 
 
 # ---- exact evaluation ----

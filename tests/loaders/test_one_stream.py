@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from band_images import keeping
 from folder_trees import settle
 from served_steps import Step, as_steps, join, serve_steps
 from tokenizers_of_users import CountLetters, count_letters
@@ -17,7 +18,7 @@ from transform_functions import ByName, Module, from_global_state, jitter, mean,
 
 from penstock.loaders import Blocks, ByUpdate, PatchBudget, PerClass, Repeated, create_loader
 from penstock.loaders.front.loader import Batch, Loader
-from penstock.pipelines import ImagePipeline, imagenet_eval, imagenet_train
+from penstock.pipelines import Augmentations, ImagePipeline, imagenet_eval, imagenet_train
 
 NUM_PHOTOS, BATCH = 40, 8
 BUCKETS = [(32, 32), (24, 40), (40, 24)]
@@ -65,12 +66,20 @@ CHANGES: dict[str, dict[str, Any]] = {
         "pipeline": imagenet_train(interpolation="random"),
     },
 }
+OWN: dict[str, Any] = {"size": None, "crop": "full", "max_output_pixels": 1 << 14}
+MIXED = Augmentations(erasing=0.5, mixup=0.3, cutmix=1.0)
 DRAWN = imagenet_train((16, 24), scale=(0.05, 0.3), interpolation="random")
 WHOLE = ImagePipeline(crop="none", flip=0)
 VIEWS = [imagenet_train(32, interpolation="bicubic"), imagenet_train(32), DRAWN, imagenet_eval(20)]
 FILTERS: dict[str, dict[str, Any]] = {
     "bicubic": {"pipeline": imagenet_train(24, interpolation="bicubic")},
     "filter drawn": {"pipeline": imagenet_train(24, interpolation="random")},
+}
+# Images that Python alone makes.
+KEPT: dict[str, dict[str, Any]] = {
+    "own sizes": {"pipeline": ImagePipeline(**OWN, vertical_flip=0.5)},
+    "own sizes, in order": {"pipeline": ImagePipeline(**OWN, flip=0, shorter_side=40)},
+    "levels as stored": {"pipeline": keeping(3, 32, size=(24, 24), augment=MIXED), "dtype": torch.float32},
 }
 TRANSFORMS = {"jitter": jitter, "global state": from_global_state}
 # The same code draws and makes all crops, in threads and in processes, on any rank.
@@ -92,16 +101,13 @@ CASES: dict[str, dict[str, Any]] = {
     | {"shuffle": True},
     **TEXTS,
     **FILTERS,
+    **KEPT,
     **ORDERS,
     "weights, crops drawn by numpy": {**ORDERS["weights"], "pipeline": ImagePipeline(**CROPS["grey, rotated, padded"])},
     **{name: {**change, "drop_last": False} for name, change in CHANGES.items()},
 }
-NOT_HALVED = {
-    *CHANGES,
-    *CROPS,
-    "tokens, patches",
-    "per class",
-}  # cases with own batch sizes, and those of the same code
+# Cases with own batch sizes, and those of the same code.
+NOT_HALVED = {*CHANGES, *CROPS, "tokens, patches", "per class"}
 BACKENDS: dict[str, dict[str, Any]] = {
     "threads": {"workers": 2, "workers_are": "threads"},
     "processes": {"workers": 2, "workers_are": "processes"},

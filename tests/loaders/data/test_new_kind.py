@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from odd_images import encoded
 from photo_folder import write_folder
 from PIL import Image
 
@@ -64,9 +65,7 @@ def blob(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         image = source.read(number)
         label = os.fsdecode(source.classes[int(source.labels(np.array([number]))[0])])
         assert isinstance(image, bytes)
-        encoded = io.BytesIO()
-        Image.new("L", Image.open(io.BytesIO(image)).size, number).save(encoded, "PNG")
-        mask = encoded.getvalue()
+        mask = encoded(Image.new("L", Image.open(io.BytesIO(image)).size, number), "PNG")
         places = {"image": (len(data), len(image)), "mask": (len(data) + len(image), len(mask))}
         rows.append({"name": os.path.basename(os.fsdecode(source.path(number))), "label": label, **places})
         data += image + mask

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import io
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import pytest
 from augment_images import values_of
+from odd_images import encoded
 from PIL import Image
 from placed_fields import apply, matrix, move_box, move_mask_by_pillow, move_point, moves_of, nearest, reference_mask
 
@@ -181,9 +181,7 @@ def test_pngs_keep_their_values(mode: str, kind: Any, high: int) -> None:
     if mode == "P":
         image = Image.frombytes("P", image.size, values.tobytes())
         image.putpalette(list(range(255, -1, -1)) * 3)
-    data = io.BytesIO()
-    image.save(data, "PNG")
-    assert (decode_mask(data.getvalue()) == values).all()
+    assert (decode_mask(encoded(image, "PNG")) == values).all()
 
 
 def test_other_masks_are_refused() -> None:
@@ -191,10 +189,8 @@ def test_other_masks_are_refused() -> None:
         (Image.new("RGB", (4, 4)), "PNG", "E-UNSUPPORTED"),
         (Image.new("L", (4, 4)), "JPEG", "E-UNSUPPORTED"),
     ):
-        data = io.BytesIO()
-        image.save(data, form)
         with pytest.raises(LoaderError, match=code):
-            decode_mask(data.getvalue())
+            decode_mask(encoded(image, form))
     with pytest.raises(LoaderError, match="E-CORRUPT"):
         decode_mask(b"\x89PNG\r\n\x1a\n0000")
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -23,25 +25,20 @@ TYPES = ("u1", "u2", "i2", "u4", "f4", "f8", "f2")
 def tiff(levels: np.ndarray, **more: Any) -> bytes:
     """A TIFF of [h, w, channels]: contiguous, or planar with planarconfig="separate"."""
     file = io.BytesIO()
-    planar = more.pop("planarconfig", "contig")
+    more = {"photometric": "minisblack", "planarconfig": "contig", **more}
+    stored = levels.transpose(2, 0, 1) if more["planarconfig"] == "separate" else levels
     if levels.shape[2] == 1:
-        tifffile.imwrite(file, levels[:, :, 0], photometric="minisblack", **more)
-    else:
-        stored = levels if planar == "contig" else levels.transpose(2, 0, 1)
-        tifffile.imwrite(file, stored, photometric="minisblack", planarconfig=planar, **more)
+        stored, more["planarconfig"] = levels[:, :, 0], None
+    tifffile.imwrite(file, stored, **more)
     return file.getvalue()
 
 
-def pages(*images: np.ndarray, **of_first: Any) -> bytes:
+def pages(*images: np.ndarray, of_page: Sequence[dict[str, Any]] = (), **of_all: Any) -> bytes:
     file = io.BytesIO()
     with tifffile.TiffWriter(file) as writer:
-        for number, image in enumerate(images):
-            writer.write(
-                image,
-                photometric="minisblack",
-                planarconfig="contig" if image.ndim == 3 else None,
-                **(of_first if number == 0 else {}),
-            )
+        for image, more in zip_longest(images, of_page, fillvalue={}):
+            planar = "contig" if image.ndim == 3 else None
+            writer.write(image, **{"photometric": "minisblack", "planarconfig": planar, **of_all, **more})
     return file.getvalue()
 
 
@@ -74,12 +71,9 @@ def test_pages_are_channels_without_overviews_and_masks() -> None:
     np.testing.assert_array_equal(decode(pages(*images), 5, 16), np.stack(images, 2))
     two = [rng.integers(0, 256, (20, 24, 2), np.uint8) for _ in range(2)]
     np.testing.assert_array_equal(decode(pages(*two), 4, 8), np.concatenate(two, 2))
-    file = io.BytesIO()
-    with tifffile.TiffWriter(file) as writer:
-        writer.write(two[0], photometric="minisblack", planarconfig="contig")
-        writer.write(two[0][::2, ::2], photometric="minisblack", planarconfig="contig", subfiletype=1)
-        writer.write(two[0][:, :, 0] > 9, photometric="mask", subfiletype=4)
-    np.testing.assert_array_equal(decode(file.getvalue(), 2, 8), two[0])
+    others = {"subfiletype": 1}, {"subfiletype": 4, "photometric": "mask"}
+    data = pages(two[0], two[0][::2, ::2], two[0][:, :, 0] > 9, of_page=({}, *others))
+    np.testing.assert_array_equal(decode(data, 2, 8), two[0])
 
 
 def test_pages_must_fit_together() -> None:
@@ -119,20 +113,15 @@ def test_bands_are_not_taken_for_a_colour(layout: str, compression: str | None, 
 def test_planes_of_16_bits_keep_their_bits() -> None:
     levels = np.random.default_rng(5).integers(0, 65536, (20, 24, 3), np.uint16)
     for compression in (None, "zlib"):
-        file = io.BytesIO()
-        stored = levels.transpose(2, 0, 1)
-        tifffile.imwrite(file, stored, photometric="rgb", planarconfig="separate", compression=compression)
-        np.testing.assert_array_equal(decode(file.getvalue(), 3, 16), levels)
+        data = tiff(levels, photometric="rgb", planarconfig="separate", compression=compression)
+        np.testing.assert_array_equal(decode(data, 3, 16), levels)
 
 
 def test_a_colour_with_a_preview_is_a_colour() -> None:
     """Other pages than grey ones of one size are not channels: the first page is the image, as in other formats."""
     levels = np.random.default_rng(6).integers(0, 256, (20, 24, 3), np.uint8)
-    file = io.BytesIO()
-    with tifffile.TiffWriter(file) as writer:
-        for image in (levels, levels[::2, ::2], levels):
-            writer.write(image, photometric="rgb", planarconfig="contig")
-    np.testing.assert_array_equal(decode(file.getvalue(), 3, 8), levels)
+    data = pages(levels, levels[::2, ::2], levels, photometric="rgb")
+    np.testing.assert_array_equal(decode(data, 3, 8), levels)
 
 
 def test_the_orientation_is_applied_on_request_only() -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import io
 from typing import Any, NamedTuple
 
 import numpy as np
+from odd_images import encoded
 from PIL import Image
 
 # Orientation -> stored form of a photo that it turns upright.
@@ -42,10 +42,9 @@ def make_photo(rng: np.random.Generator, kind: str, orientation: int) -> Photo:
     image = image if way is None else image.transpose(way)
     ys, xs = np.nonzero(np.asarray(image)[..., 0] > 200)
     exif[0x0112] = orientation
-    data = io.BytesIO()
-    image.save(data, kind, exif=exif, **({"quality": 96, "subsampling": 0} if kind == "JPEG" else {}))
+    data = encoded(image, kind, exif=exif, **({"quality": 96, "subsampling": 0} if kind == "JPEG" else {}))
     stored = [int(xs.min()), int(ys.min()), int(xs.max()) + 1, int(ys.max()) + 1]
-    return Photo(data.getvalue(), (width, height), orientation, [x, y, right, bottom], stored)
+    return Photo(data, (width, height), orientation, [x, y, right, bottom], stored)
 
 
 def find_red(image: Any) -> list[int] | None:

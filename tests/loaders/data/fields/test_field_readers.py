@@ -86,9 +86,7 @@ def test_texts_are_decoded_by_their_byte_order_mark_and_other_bytes_warn(tmp_pat
     kinds = ["utf-8", "utf-8", "utf-8-sig", "utf-16", "latin-1", "utf-8"]
     members = []
     for number, (text, kind) in enumerate(zip(texts, kinds, strict=True)):
-        data = io.BytesIO()
-        Image.new("RGB", (4, 4)).save(data, "PNG")
-        members += [(f"{number}.png", data.getvalue()), (f"{number}.txt", text.encode(kind))]
+        members += [(f"{number}.png", encoded(Image.new("RGB", (4, 4)), "PNG")), (f"{number}.txt", text.encode(kind))]
     write_tar(tmp_path / "a.tar", members)
     images, others = (open_source(tmp_path / "a.tar", image=kind, label=None) for kind in ("png", "txt"))
     with pytest.warns(UserWarning, match=r"1 text of 6 cannot be read as UTF-8, first at .*4\.png"):

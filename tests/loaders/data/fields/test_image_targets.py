@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +15,7 @@ import pytest
 import simplejpeg
 import torch
 from band_images import npy
+from odd_images import encoded
 from photo_folder import photo, write_folder
 from PIL import Image
 from repaired_jpegs import cut
@@ -68,9 +68,7 @@ def write(folder: Path, files: list[bytes], suffix: str = "") -> Path:
 
 
 def saved(values: npt.NDArray[Any], form: str = "PNG", **options: Any) -> bytes:
-    file = io.BytesIO()
-    Image.fromarray(values).save(file, form, **options)
-    return file.getvalue()
+    return encoded(values, form, **options)
 
 
 def serve(source: Any, name: str = "target", **settings: Any) -> Any:

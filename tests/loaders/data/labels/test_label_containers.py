@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 import random
 import re
@@ -13,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from odd_images import encoded
 from PIL import Image
 from source_kinds import TABLES, Rows, Where
 
@@ -26,8 +26,7 @@ DIGITS = ["0", "1", "2", " 3", "04", "+5", "10", "2.0", "0.5", "1e1"]
 NEARLY = ["1,5", "5%", "nan", "-inf", "1 2", "[1 2]", "1_000", "\uff15", "$3"]
 LISTS = ["ant", "bee", "True", "10", "0", "1", "?", "0.5"]
 Column = list[Any]
-IMAGE = io.BytesIO()
-Image.new("RGB", (2, 2)).save(IMAGE, "PNG")
+IMAGE = encoded(Image.new("RGB", (2, 2)), "PNG")
 Found = tuple[str, list[Any], list[str]]  # type, labels, classes; None if refused
 
 
@@ -173,7 +172,7 @@ def differences(tmp: Path, number: int) -> list[str]:
     column, options = draw_column(rng), draw_options(rng)
     leave_out, as_float = "missing_labels" in options, "label" in options
     right = outcome(lambda: reference(column, options.get("classes", []), leave_out, as_float))
-    wrong, rows = [], Rows([IMAGE.getvalue()] * len(column), {"label": column}, ["1.png"] * len(column))
+    wrong, rows = [], Rows([IMAGE] * len(column), {"label": column}, ["1.png"] * len(column))
     for container in CONTAINERS:
         own = dict(options)
         if container == "list" and own.pop("label", None):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +12,7 @@ import huggingface_hub
 import pytest
 import torch
 from fsspec.implementations.memory import MemoryFileSystem
+from odd_images import encoded
 from PIL import Image
 from tar_files import write_tar
 
@@ -55,9 +55,8 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
     def push(commit: str, level: int) -> None:
         members = []
         for number in range(4):
-            data = io.BytesIO()
-            Image.new("RGB", (8, 8), (level + number,) * 3).save(data, "BMP")
-            members += [(f"{number}.bmp", data.getvalue()), (f"{number}.cls", b"0")]
+            data = encoded(Image.new("RGB", (8, 8), (level + number,) * 3), "BMP")
+            members += [(f"{number}.bmp", data), (f"{number}.cls", b"0")]
         tar = write_tar(tmp_path / "a.tar", members).read_bytes()
         for revision in ("", f"@{commit}"):
             Hub().pipe_file(f"hf://datasets/user/photos{revision}/a.tar", tar)

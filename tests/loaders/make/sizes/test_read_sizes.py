@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from odd_images import encoded
 from photo_folder import photo, write_folder
 from PIL import Image
 
@@ -148,11 +148,7 @@ def test_photos_in_tables_have_sizes_too(tmp_path: Path) -> None:
     datasets = pytest.importorskip("pyarrow")
     from pyarrow import parquet
 
-    files = []
-    for number in range(3):
-        memory = io.BytesIO()
-        Image.new("RGB", (10 + number, 20)).save(memory, "JPEG")
-        files.append(memory.getvalue())
+    files = [encoded(Image.new("RGB", (10 + number, 20)), "JPEG") for number in range(3)]
     parquet.write_table(datasets.table({"image": files, "label": [0, 1, 0]}), tmp_path / "a.parquet")
     assert known(open_source(tmp_path / "a.parquet")) == [(10, 20), (11, 20), (12, 20)]
 
