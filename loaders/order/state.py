@@ -14,7 +14,8 @@ from penstock.loaders.order.bad_samples import BadSamplePolicy
 from penstock.loaders.order.cursor import Cursor
 from penstock.loaders.order.ledger import EpochLedger
 from penstock.loaders.order.order import SAMPLER
-from penstock.pipelines.errors import LoaderError
+from penstock.loaders.order.sampler_text import compare_samplers
+from penstock.pipelines.errors import LoaderError, count_text
 from penstock.pipelines.messages.checked import shown
 from penstock.pipelines.spec import ImagePipeline
 
@@ -45,12 +46,19 @@ class StreamIdentity:
             raise LoaderError("E-STATE", f"not a valid state of a {self.kind}{_part_of(state)}", fix=self.fix)
         for name, mine in expected.items():
             if name not in self.later and (type(state[name]) is not type(mine) or state[name] != mine):
-                raise LoaderError("E-STATE", _difference(name, state[name], mine), fix=self.fix)
+                cause, fix = self._difference(name, state[name], mine)
+                raise LoaderError("E-STATE", cause, fix=fix or self.fix)
         for name, limit in limits.items():
             if type(state[name]) is not int or not 0 <= state[name] < limit:
                 cause = f"the state has {name}={state[name]!r}, which is outside [0, {limit})"
                 raise LoaderError("E-STATE", cause, fix=self.fix)
         return [state[name] for name in limits]
+
+    def _difference(self, name: str, saved: object, mine: object) -> tuple[str, str | None]:
+        """Return the cause and the fix of a key that differs from the state's."""
+        if name == "samples" and type(saved) is int:
+            return f"the state is of other data: saved {saved:,} samples, now {mine:,}", None
+        return f"the state has {name}={saved!r}, this loader has {mine!r}", None
 
 
 def _part_of(state: object) -> str:
@@ -59,15 +67,6 @@ def _part_of(state: object) -> str:
         return f", got {shown(state)}: pass what state_dict() returned"
     inside = [name for name, part in state.items() if isinstance(part, dict) and "epoch" in part and "version" in part]
     return f": pass its part {inside[0]!r}" if inside else f", got a dict of {shown(sorted(map(str, state)))}"
-
-
-def _difference(name: str, saved: object, mine: object) -> str:
-    if name == "samples" and type(saved) is int:
-        return f"the state is of other data: saved {saved:,} samples, now {mine:,}"
-    if name == "fingerprint" and isinstance(saved, str):
-        digests = f"saved digest {saved[:_SHOWN]}..., now {str(mine)[:_SHOWN]}..."
-        return f"the state is of other data: same number of samples, but other images, sizes or labels ({digests})"
-    return f"the state has {name}={saved!r}, this loader has {mine!r}"
 
 
 def pipeline_settings(
@@ -123,6 +122,22 @@ class LoaderState(StreamIdentity):
     sampler: str = SAMPLER
     version: int = 1
 
+    def _difference(self, name: str, saved: object, mine: object) -> tuple[str, str | None]:
+        again = "or start again without the state"
+        if name in ("seed", "shuffle"):
+            return super()._difference(name, saved, mine)[0], f"make the loader with {name}={saved!r}, {again}"
+        if name == "sampler" and isinstance(saved, str):
+            cause = compare_samplers(saved, self.sampler, shuffle=self.shuffle)
+            return cause, f"make the loader with the saved settings, {again}"
+        if name == "fingerprint" and isinstance(saved, str):
+            digests = f"saved digest {saved[:_SHOWN]}..., now {self.fingerprint[:_SHOWN]}..."
+            cause = (
+                "the state is of other data: same number of samples, but other images, labels or fields, or another "
+                f"order of them ({digests})"
+            )
+            return cause, None
+        return super()._difference(name, saved, mine)
+
     def save(self, cursor: Cursor) -> dict[str, Any]:
         """Return a state: the identity, `epoch`, and `position` (samples served by all ranks in that epoch)."""
         return {**asdict(self), **cursor._asdict()}
@@ -149,9 +164,26 @@ class LoaderState(StreamIdentity):
             if saved.get(name) != mine and not (
                 name in ("on_bad_sample", "on_repaired") and saved.get(name) == "raise"
             ):
-                cause = f"the state has {name}={saved.get(name)!r}, this loader has {mine!r}"
                 fix = "make the loader with the saved settings, or pass strict=False (--no-strict) to continue anyway"
-                raise LoaderError("E-STATE", cause, fix=fix)
+                raise LoaderError("E-STATE", _compare_settings(saved, self.pipeline, name), fix=fix)
+
+
+def _compare_settings(saved: Mapping[str, Any], mine: Mapping[str, Any], name: str, where: str = "") -> str:
+    """Return how the setting `name` of two pipelines differs, in words; one that is left out has its default."""
+    usual = json.loads(json.dumps(asdict(ImagePipeline()), default=str))
+    theirs, ours = (settings.get(name, usual.get(name)) for settings in (saved, mine))
+    if name == "views" and isinstance(theirs, list | None) and isinstance(ours, list | None):
+        one, two = theirs or [{}], ours or [{}]
+        if len(one) != len(two):
+            return f"the state has {count_text(len(one), 'view')}, this loader has {len(two)}"
+        number = next(number for number, view in enumerate(two) if one[number] != view)
+        theirs, ours, where = one[number], two[number], f" in view {number}"
+    elif name == "augment" and isinstance(theirs, dict | None) and isinstance(ours, dict | None):
+        theirs, ours = {**usual[name], **(theirs or {})}, {**usual[name], **(ours or {})}
+    if name in ("views", "augment") and isinstance(theirs, dict) and isinstance(ours, dict) and theirs != ours:
+        first = next(key for key in ours | theirs if theirs.get(key) != ours.get(key))
+        return _compare_settings(theirs, ours, first, where)
+    return f"the state has {name}={theirs!r}{where}, this loader has {ours!r}"
 
 
 def saved_ledger(state: Mapping[str, Any], rank: int, world_size: int) -> EpochLedger | None:
