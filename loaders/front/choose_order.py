@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from penstock.loaders.data.labels.collect_texts import LEAVE_OUT
-from penstock.loaders.data.sources.contract import BlockwiseSource, Source, refuse_targets
+from penstock.loaders.data.sources.contract import BlockwiseSource, Source, require_classes
 from penstock.loaders.front.class_weights import checked_weights
 from penstock.loaders.front.shuffles import (
     BLOCK_GROUP,
@@ -103,7 +103,7 @@ def _shuffle_classes(
     source: Source, settings: PerClass, seed: int, epoch_samples: int, batch_size: int | None
 ) -> ClassShuffled:
     """Return the order by classes. Raises ValueError if batches cannot have the same number of samples per class."""
-    refuse_targets(source, "PerClass(...)")
+    require_classes(source, "PerClass(...)")
     per_class = settings.samples
     if batch_size is None:
         raise ValueError("PerClass(...) needs one batch_size for all batches, because it sets the classes of a batch")

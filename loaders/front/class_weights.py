@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.data.sources.contract import Source, refuse_targets
+from penstock.loaders.data.sources.contract import Source, require_classes
 from penstock.pipelines.errors import printable
 from penstock.pipelines.messages.checked import shown
 
@@ -19,10 +19,10 @@ def checked_weights(weights: object, source: Source) -> npt.NDArray[np.float64]:
     if isinstance(weights, str):
         if weights != "balanced":
             raise ValueError(f"weights must be 'balanced', a dict or one number per sample, got {weights!r}")
-        refuse_targets(source, "weights='balanced'")
+        require_classes(source, "weights='balanced'")
         return _spread(np.ones(len(source.classes)), source)
     if isinstance(weights, Mapping):
-        refuse_targets(source, "weights by class")
+        require_classes(source, "weights by class")
         return _spread(_class_shares(weights, source), source)
     weights = weights.detach().cpu() if hasattr(weights, "detach") else weights
     try:

@@ -218,7 +218,8 @@ def create_loader(  # noqa: PLR0913  this function accepts all settings of a loa
         rank, world_size = checked_int("rank", rank), checked_int("world_size", world_size)
     named = open_source(source, **of_source)
     warn_of_lost_labels(named)
-    if is_random and len(views) == 1 and not isinstance(source, Source) and not of_source.keys() & {"label", "classes"}:
+    is_unset = not isinstance(source, Source) and not of_source.keys() & {"label", "classes"}
+    if is_unset and is_random and len(views) == 1 and tokenize is None and captions is None:
         warn_of_no_labels(named)  # training needs labels; several views of an image do not
     choice = choice or choose_saved(decoder, of_backend, profile, is_cache=is_cache(named))
     if on_repaired is None and (choice.backend.has_own_decoder or choice.jpeg_decoder.name not in REPORT_REPAIRS):

@@ -29,7 +29,7 @@ class Blocks:
     def __post_init__(self) -> None:
         for name in ("samples", "group"):
             if getattr(self, name) is not None:
-                checked_int(name, getattr(self, name), 1)
+                checked_int(f"{name} of Blocks", getattr(self, name), 1)
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Repeated:
     times: int = 3
 
     def __post_init__(self) -> None:
-        checked_int("times", self.times, 2)
+        checked_int("times of Repeated", self.times, 2)
 
 
 @dataclass(frozen=True)
@@ -73,9 +73,9 @@ class PerClass:
     small: str | None = None
 
     def __post_init__(self) -> None:
-        checked_int("samples", self.samples, 1)
+        checked_int("samples of PerClass", self.samples, 1)
         if self.small is not None:
-            checked_choice("small", self.small, ("repeat", LEAVE_OUT))
+            checked_choice("small of PerClass", self.small, ("repeat", LEAVE_OUT))
 
 
 Shuffle = bool | str | Blocks | Repeated | PerClass | None

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from penstock.loaders.data.fields.keypoint_pairs import warn_of_unpaired
-from penstock.loaders.data.sources.contract import Source, field_kinds_of, has_targets
+from penstock.loaders.data.sources.contract import Source, field_kinds_of, has_targets, require_labels
 from penstock.loaders.make.layout import image_layout
 from penstock.loaders.make.moving_checks import check_moving, check_scaled, handed_fields
 from penstock.loaders.make.own_transform import OwnTransform, list_transforms, size_of_result, try_transforms
@@ -91,5 +91,7 @@ def check_mixing(schedule: Schedule, source: Source) -> None:
         kinds = source.targets(np.zeros(1, np.int64))
         if isinstance(kinds, dict) or kinds.dtype.kind != "f":
             raise ValueError("mixup and cutmix need one label per sample: class numbers or floats, not named labels")
-    elif len(source.classes) < 2:
-        raise ValueError("mixup and cutmix mix classes, but this data set has only one class")
+        return
+    require_labels(source, "a pipeline with mixup or cutmix")
+    if len(source.classes) < 2:
+        raise ValueError("mixup and cutmix mix classes, but this data set has only one class: pass mixup=0, cutmix=0")

@@ -10,11 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.loaders.data.sources.contract import (
-    ONE_CLASS,
     FieldSource,
     Source,
     field_kinds_of,
-    has_targets,
+    has_labels,
 )
 from penstock.loaders.data.sources.source_faults import name_sample, naming_method
 from penstock.loaders.make.engine_contract import HostBatch
@@ -139,7 +138,9 @@ def text_rule(source: Source, tokenize: Any, captions: object) -> TextRule | Non
         others = [name for name, kind in kinds.items() if kind.kind in ("text", _LISTS)]
         named = f"; name the field {shown(others[0])} 'text'" if others else ""
         raise ValueError(
-            f"{given[0]} needs texts: pass text= with their place in the data, or with_fields(data, text=...){named}"
+            f"{given[0]} needs texts, but the data was opened without them: pass text= with their place, such as "
+            f"text='txt' (members of tars, or files beside the images), text='json:caption' or the name of a column; "
+            f"or with_fields(data, text=...){named}"
         )
     are_lists = kinds[TEXT].kind == _LISTS
     if not are_lists and captions is not None:
@@ -184,4 +185,4 @@ def serve_text(source: Source, rule: TextRule, schedule: Schedule, batch: HostBa
 
 def has_only_text(source: Source) -> bool:
     """Return whether samples have texts and no labels, so that batches unpack as (images, texts)."""
-    return TEXT in field_kinds_of(source) and source.classes == (ONE_CLASS,) and not has_targets(source)
+    return TEXT in field_kinds_of(source) and not has_labels(source)

@@ -13,7 +13,7 @@ from typing import ClassVar
 import numpy as np
 
 from penstock.loaders.order.permutation import Index
-from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.errors import LoaderError, count_text
 from penstock.pipelines.plan.philox import STREAM_LENGTHS, random_words
 
 Size = tuple[int, int]  # height and width of images, in pixels
@@ -113,7 +113,7 @@ class EpochSteps(ABC):
 
     def refuse_never_full(self, batch: int) -> None:
         """Raise ValueError if a global batch of `batch` samples is never full."""
-        refuse_never_full(batch, self.n, f"{self.n} samples")
+        refuse_never_full(batch, self.n, count_text(self.n, "sample"))
 
 
 def _separate_copies(copies: int, begins: Index, batch: int, rows: Index) -> Index:

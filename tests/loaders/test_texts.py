@@ -134,7 +134,7 @@ def test_options_without_effect_are_refused(flat: Path) -> None:
     assert "each sample has one text" in refused(flat, captions="draw")
     assert "captions must be 'all'" in refused(flat, text="json:captions", captions="some")
     assert "captions must be at least 1" in refused(flat, text="json:captions", captions=0)
-    with pytest.raises(ValueError, match="tokenize needs texts: pass text="):
+    with pytest.raises(ValueError, match="tokenize needs texts, but the data was opened without them: pass text="):
         create_loader(with_fields(flat, number=[1] * COUNT), tokenize=count_letters, batch_size=4, workers=0)
     named = with_fields(flat, caption=["a"] * COUNT)
     with pytest.raises(ValueError, match="name the field 'caption' 'text'"):

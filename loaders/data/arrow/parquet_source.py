@@ -32,7 +32,7 @@ from penstock.loaders.data.samples.columns import ArrayColumn
 from penstock.loaders.data.samples.samples import Samples
 from penstock.loaders.data.samples.samples_writer import SamplesWriter
 from penstock.loaders.data.sources.contract import Reopening
-from penstock.loaders.data.sources.sample import BySample
+from penstock.loaders.data.sources.sample import BySample, out_of_range
 from penstock.loaders.system.file_read import mtime_ns, read_error, read_unchanged
 from penstock.loaders.system.retries import with_retries
 from penstock.pipelines.errors import LoaderError, printable
@@ -246,7 +246,7 @@ class ParquetSource(BySample):
     def _find(self, index: int) -> tuple[int, int]:
         """Return the group of a sample, counted over all files, and the row in it."""
         if not 0 <= index < len(self):
-            raise IndexError(f"image {index} of {len(self)}")
+            raise out_of_range(index, len(self))
         row = index if self._rows is None else int(self._rows.array[index])
         group = int(np.searchsorted(self._group_starts, row, "right")) - 1
         return group, row - int(self._group_starts[group])

@@ -139,9 +139,9 @@ class Encoding:
         checked_choice("encoding", self.kind, ("jpeg", "raw", "array"))
         set_checked(
             self,
-            resize=None if self.resize is None else checked_int("resize", self.resize, 1, 65500),
-            longer_side=checked_bool("longer_side", self.longer_side),
-            quality=None if self.quality is None else checked_int("quality", self.quality, 1, 100),
+            resize=None if self.resize is None else checked_int("resize of Encoding", self.resize, 1, 65500),
+            longer_side=checked_bool("longer_side of Encoding", self.longer_side),
+            quality=None if self.quality is None else checked_int("quality of Encoding", self.quality, 1, 100),
         )
         if self.kind == "raw" and self.quality is not None:
             raise ValueError("raw pixels have no quality: leave quality out, or use encoding jpeg")

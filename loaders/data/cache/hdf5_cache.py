@@ -18,7 +18,7 @@ from penstock.loaders.data.cache.hdf5_file import CacheFile
 from penstock.loaders.data.cache.shards import MANIFEST, check_shards, is_shard_name, read_manifest
 from penstock.loaders.data.fields.packed_fields import join_fields
 from penstock.loaders.data.samples.columns import ArrayColumn, RaggedColumn, take_values
-from penstock.loaders.data.sources.sample import BySample
+from penstock.loaders.data.sources.sample import BySample, out_of_range
 from penstock.loaders.system.shared_memory import SharedArray
 from penstock.pipelines.errors import LoaderError, count_text, size_text
 from penstock.pipelines.jpeg.header import EOI
@@ -144,7 +144,7 @@ class Hdf5Cache(BySample):
 
     def _record(self, index: int) -> Record:
         if index < 0:
-            raise IndexError(f"image {index} of {len(self)}")
+            raise out_of_range(index, len(self))
         return Record._make(self.records[index].item())
 
     def _place(self, index: int) -> tuple[CacheFile, int]:

@@ -86,7 +86,7 @@ class Masks:
 
     def __post_init__(self) -> None:
         checked_choice("dtype of masks", self.dtype, tuple(_MASK_TYPES))
-        checked_choice("of", self.of, ("classes", "instances"))
+        checked_choice("of= of masks", self.of, ("classes", "instances"))
         limits = _MASK_TYPES[self.dtype]
         set_checked(self, ignore_index=checked_int(f"ignore_index of {self.dtype} masks", self.ignore_index, *limits))
 
@@ -97,8 +97,10 @@ class _Served:
     first_class: int
 
     def __post_init__(self) -> None:
-        min_area, padded = checked_number("min_area", self.min_area, 0, 1), checked_bool("padded", self.padded)
-        first_class = checked_int("first_class", self.first_class, 0, _MOST_CLASS)
+        kind = type(self).__name__
+        min_area = checked_number(f"min_area of {kind}", self.min_area, 0, 1)
+        padded = checked_bool(f"padded of {kind}", self.padded)
+        first_class = checked_int(f"first_class of {kind}", self.first_class, 0, _MOST_CLASS)
         set_checked(self, min_area=min_area, padded=padded, first_class=first_class)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.loaders.data.samples.columns import ArrayColumn
-from penstock.loaders.data.sources.sample import BySample
+from penstock.loaders.data.sources.sample import BySample, out_of_range
 from penstock.pipelines.errors import LoaderError, count_text
 from penstock.pipelines.image_types import Levels
 from penstock.pipelines.native.rows import MEMORY, NO_NAMES, Names, Rows
@@ -54,7 +54,7 @@ class ArraySource(BySample):
         Raises IndexError.
         """
         if not 0 <= index < len(self):
-            raise IndexError(f"image {index} of {len(self)}")
+            raise out_of_range(index, len(self))
         image: Levels = self._images.array[index]
         return image if image.shape[2] != 1 else np.broadcast_to(image, (*image.shape[:2], 3))
 

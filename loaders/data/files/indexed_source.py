@@ -13,7 +13,7 @@ from penstock.loaders.data.samples.file_stats import is_unchanged
 from penstock.loaders.data.samples.samples import Samples, as_prefix
 from penstock.loaders.data.samples.version import MISSING
 from penstock.loaders.data.sources.contract import ONE_CLASS, Reopening, Source
-from penstock.loaders.data.sources.sample import BySample
+from penstock.loaders.data.sources.sample import BySample, out_of_range
 from penstock.loaders.system.file_read import read_error, read_unchanged
 from penstock.loaders.system.retries import with_retries
 from penstock.loaders.system.saved_columns import drop_index
@@ -106,7 +106,7 @@ class IndexedSource(BySample):
     def path(self, index: int) -> bytes:
         """Return the name of image `index` in error texts: the path of its container, with its key after a colon."""
         if not 0 <= index < len(self):
-            raise IndexError(f"image {index} of {len(self)}")
+            raise out_of_range(index, len(self))
         samples = self.samples
         path = samples.prefix + samples.container_name(samples.place(index)[0])
         return path + b":" + samples.key(index) if samples.has_ranges else path

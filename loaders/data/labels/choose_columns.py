@@ -21,6 +21,7 @@ IMAGE_COLUMNS += ("jpg", "jpeg", "png", "webp", "image_bytes", "bytes", "picture
 LABEL_COLUMNS = ("label", "labels", "fine_label", "class", "target", "cls", "label_id", "class_id", "category", "y")
 PATH_COLUMNS = frozenset({"path", "file", "file_name", "filename", "filepath", "image_path"})  # never images themselves
 _RARE = ("labels", "fine_label", "cls", "label_id", "class_id")  # last in tables of paths
+_TEXT_COLUMNS = ("caption", "captions", "text", "texts", "title", "alt", "alt_text", "prompt", "description")
 TABLE_LABELS = sorted(LABEL_COLUMNS, key=_RARE.__contains__)
 Name = TypeVar("Name")  # name of a column: text, or another object in a data frame
 _FLOAT = ":float"
@@ -62,8 +63,10 @@ def _choose_columns(
         return paths, {name: _find_given("label", column, columns, where) for name, column in several.items()}
     found = find_named(TABLE_LABELS, others) if label is None else _find_given("label", label, columns, where)
     if found is None and others and text is None:  # texts need no labels
-        text = f"no column of {where} has a known name for labels, so all images are in one class"
-        warn_user(f"{text}: {_suggest('label', LABEL_COLUMNS, others)}")
+        warn_user(
+            f"no column of {where} has a known name for labels, so all images are in one class: "
+            f"{_suggest('label', LABEL_COLUMNS, others, besides=paths)}"
+        )
     refuse_twins([paths, found], columns)
     return paths, found
 
@@ -81,13 +84,22 @@ def find_named(known: Iterable[str], columns: Sequence[Name]) -> Name | None:
     return next((by_name[name] for name in known if name in by_name), None)
 
 
-def _suggest(option: str, wanted: Sequence[str], columns: Sequence[object]) -> str:
-    """Return a text with the columns, and the one most similar to a wanted name."""
+def _suggest(option: str, wanted: Sequence[str], columns: Sequence[object], besides: object = None) -> str:
+    """Return a text with the columns, and the one most similar to a wanted name.
+
+    besides: the column of the images, if it is not among `columns`.
+    """
     names = [str(name) for name in columns]
     mark = next((mark for mark in ";|\t" if len(names) == 1 and mark in names[0]), None)
     if mark is not None:
         return f"its first line is {printable(names[0])}: separate the columns by commas, not by {mark!r}"
     text = f"its columns are {', '.join(map(printable, names))}"
+    if besides is not None:
+        others = f"column{'s' * (len(names) > 1)} {', '.join(map(printable, names))}"
+        text = f"besides {printable(str(besides))} it has the {others}"
+        texts = find_named(_TEXT_COLUMNS, names)
+        if texts is not None:
+            return f"{text}; pass {'label= with one of them, or ' * (len(names) > 1)}text={texts!r} for its texts"
     if any(os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES for name in names):
         return f"{text}; the first line of a table must be the names of its columns"
     lowered = {name.lower(): name for name in names}

@@ -15,7 +15,7 @@ from penstock.loaders.data.labels.label_text import is_number
 from penstock.loaders.data.labels.stored_labels import ALONE, NOT_CLASSES, Labels, keep_labels
 from penstock.loaders.data.samples.columns import SavedColumns, StoredValues
 from penstock.loaders.data.samples.saved_texts import SavedTexts
-from penstock.loaders.data.sources.contract import ONE_CLASS, Source, field_kinds_of, has_targets
+from penstock.loaders.data.sources.contract import Source, field_kinds_of, has_labels, has_targets
 from penstock.loaders.data.sources.data import as_data
 from penstock.loaders.data.sources.source_faults import call_by_name
 from penstock.loaders.data.sources.step import Field, Step
@@ -59,10 +59,11 @@ def warn_of_lost_labels(source: Source) -> None:
 
 def warn_of_no_labels(source: Source) -> None:
     """Warn of data without labels and texts: all images are in one class."""
-    if source.classes == (ONE_CLASS,) and not has_targets(source) and "text" not in field_kinds_of(source):
+    if not has_labels(source) and "text" not in field_kinds_of(source):
         warn_user(
-            "the data has no labels, so all labels are 0: pass (path, label) for each image, set the place of the "
-            "labels with label=, or use with_labels(source, labels)",
+            "the data has no labels, so all labels are 0: set the place of the labels with label=, pass (path, label) "
+            "for each image, or use with_labels(source, labels); for texts such as captions, set their place with "
+            "text=, such as text='txt' or a column",
         )
 
 

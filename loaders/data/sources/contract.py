@@ -250,10 +250,31 @@ class Reopening(Generic[Opened]):
         return Reopening, ()
 
 
+def has_labels(source: Source) -> bool:
+    """Return whether `source` has labels of any kind; without them all images are in ONE_CLASS."""
+    return tuple(source.classes) != (ONE_CLASS,) or has_targets(source)
+
+
 def refuse_targets(source: Source, what: str) -> None:
     """Raise ValueError if `what`, which needs classes, is applied to a source without class numbers."""
     if has_targets(source):
         raise ValueError(f"{what} needs labels that are class numbers, but these are not")
+
+
+def require_labels(source: Source, what: str) -> None:
+    """Raise ValueError if `what` is applied to a source without labels."""
+    if not has_labels(source):
+        texts = "texts and " if "text" in field_kinds_of(source) else ""
+        raise ValueError(
+            f"{what} needs labels, but the data has {texts}no labels: pass label= with their place in the data, or "
+            "with_labels(data, labels)"
+        )
+
+
+def require_classes(source: Source, what: str) -> None:
+    """Raise ValueError if `what` is applied to a source without labels that are class numbers."""
+    refuse_targets(source, what)
+    require_labels(source, what)
 
 
 def refuse_mixture(source: Source, what: str, cure: str = "apply it to each source, then mix") -> None:

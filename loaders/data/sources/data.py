@@ -28,7 +28,7 @@ from penstock.loaders.data.sources.contract import (
     sample_name,
 )
 from penstock.loaders.data.sources.joined import check_fields, check_targets, locate_joined, merge_classes, renumber
-from penstock.loaders.data.sources.sample import BySample
+from penstock.loaders.data.sources.sample import BySample, out_of_range
 from penstock.loaders.data.sources.step import Field, MixtureShares, Step
 from penstock.loaders.system.shared_memory import SharedArray
 from penstock.pipelines.errors import LoaderError, count_text
@@ -225,7 +225,7 @@ class Data(BySample):
     def _place(self, index: int) -> tuple[Any, int]:
         """Return the part that contains sample `index`, and its index there. Raises IndexError."""
         if not 0 <= index < len(self):
-            raise IndexError(f"image {index} of {len(self)}")
+            raise out_of_range(index, len(self))
         row = self.steps[0].row_of(index)
         number = bisect_right(self._starts, row) - 1
         return self.parts[number], row - int(self._starts[number])

@@ -60,6 +60,12 @@ class BySample:
         return read_sample(self, index)  # type: ignore[arg-type]
 
 
+def out_of_range(index: int, count: int) -> IndexError:
+    """Return the error for the number of a sample that a source of `count` samples does not have."""
+    numbers = f"from 0 to {count - 1:,}" if count > 1 else "0 only" if count else "not at all, because there are none"
+    return IndexError(f"no sample {index:,}: the samples are numbered {numbers}")
+
+
 def read_sample(source: Source, index: int) -> Sample:
     """Return sample `index` of a source; negative numbers count from the end.
 
@@ -71,7 +77,7 @@ def read_sample(source: Source, index: int) -> Sample:
         part = "open_source(..., subset=':100') chooses a part"
         raise TypeError(f"samples are numbered by integers, got {type(index).__name__}: {part}") from None
     if not -len(source) <= number < len(source):
-        raise IndexError(f"sample {number} of {len(source):,}")
+        raise out_of_range(number, len(source))
     number %= len(source)
     try:
         data = call_source(source.read, number)

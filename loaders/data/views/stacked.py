@@ -24,7 +24,7 @@ from penstock.loaders.data.sources.contract import (
     refuse_mixture,
     sample_name,
 )
-from penstock.loaders.data.sources.sample import BySample
+from penstock.loaders.data.sources.sample import BySample, out_of_range
 from penstock.pipelines.errors import LoaderError, count_text, printable
 from penstock.pipelines.messages.checked import checked_choice
 from penstock.pipelines.messages.user_warnings import warn_user
@@ -90,7 +90,7 @@ class StackedSource(BySample):
     def read(self, index: int) -> bytes:
         """Read the images of sample `index` as one stack, see pack_stack. Raises IndexError, and as its sources do."""
         if not 0 <= index < len(self):
-            raise IndexError(f"image {index} of {len(self)}")
+            raise out_of_range(index, len(self))
         found = [part.read(int(row)) for part, row in self._places(index)]
         return pack_stack([data if isinstance(data, bytes) else _pack_pixels(data) for data in found])
 

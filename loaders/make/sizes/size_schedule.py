@@ -44,15 +44,19 @@ class PatchBudget:
         lengths: object = self.sequence_lengths
         lengths = tuple(lengths) if isinstance(lengths, (tuple, list)) else (lengths,)
         if not 1 <= len(lengths) <= _MAX_LENGTHS:
-            raise ValueError(f"sequence_lengths must be 1 to {_MAX_LENGTHS} numbers, got {shown(lengths)}")
-        lengths = tuple(checked_int("sequence_lengths", length, 1, _MAX_LENGTH) for length in lengths)
-        set_checked(self, size=checked_int("size", self.size, 1, _MAX_PATCH), sequence_lengths=lengths)
+            raise ValueError(
+                f"sequence_lengths of PatchBudget must be 1 to {_MAX_LENGTHS} numbers, got {shown(lengths)}"
+            )
+        lengths = tuple(checked_int("sequence_lengths of PatchBudget", length, 1, _MAX_LENGTH) for length in lengths)
+        set_checked(self, size=checked_int("size of PatchBudget", self.size, 1, _MAX_PATCH), sequence_lengths=lengths)
         if self.tokens is not None:
-            set_checked(self, tokens=checked_int("tokens", self.tokens))
+            set_checked(self, tokens=checked_int("tokens of PatchBudget", self.tokens))
             if self.tokens < max(lengths):
-                raise ValueError(f"tokens must be at least the longest sequence, {max(lengths)}, got {self.tokens}")
+                raise ValueError(
+                    f"tokens of PatchBudget must be at least the longest sequence, {max(lengths)}, got {self.tokens}"
+                )
         if self.max_ratio is not None:
-            set_checked(self, max_ratio=float(checked_number("max_ratio", self.max_ratio, above=0)))
+            set_checked(self, max_ratio=float(checked_number("max_ratio of PatchBudget", self.max_ratio, above=0)))
 
     def rounds(self, batch_size: int, *, shuffled: bool) -> Rounds:
         """Return the lengths and sizes of batches; `batch_size` is used if `tokens` is None."""

@@ -191,7 +191,7 @@ def run_mistake(mistake: str) -> str:
             run(mistake, names())
         except LoaderError as error:
             return str(error)
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, IndexError) as error:
             return f"{type(error).__name__}: {error}"
     return " ".join(f"{type(each.message).__name__}: {each.message}" for each in warned)
 

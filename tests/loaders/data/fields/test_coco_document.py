@@ -449,7 +449,7 @@ def test_first_class_shifts_the_class_numbers(images: Path, tmp_path: Path) -> N
         own = serve(with_fields(images, boxes=Boxes([[[0, 0, 9, 9]]] * 4, [[2]] * 4, first_class=first)))
         assert [each.tolist() for each in own["boxes_classes"]] == [[2 + first]] * 4
     for first in (-1, 0.5, True, "1"):
-        with pytest.raises(ValueError, match="first_class must be"):
+        with pytest.raises(ValueError, match="first_class of Coco must be"):
             Coco(file, first_class=first)  # type: ignore[arg-type]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -54,8 +55,20 @@ def test_missing_columns_are_refused_with_advice(
 
 
 def test_label_columns_that_may_be_overlooked_warn() -> None:
-    with pytest.warns(UserWarning, match="in one class: its columns are 'species', 'a_label'; pass label='a_label'"):
-        assert choose_columns(["path", "species", "a_label"], None, None, "t") == ("path", None)
+    for columns, advice in (
+        (
+            ["path", "species", "a_label"],
+            "in one class: besides 'path' it has the columns 'species', 'a_label'; pass label='a_label'",
+        ),
+        (["kind", "path"], "besides 'path' it has the column 'kind'; pass label='kind'"),
+        (["path", "Caption"], "the column 'Caption'; pass text='Caption' for its texts"),
+        (
+            ["path", "caption", "x"],
+            "the columns 'caption', 'x'; pass label= with one of them, or text='caption' for its texts",
+        ),
+    ):
+        with pytest.warns(UserWarning, match=re.escape(advice)):
+            assert choose_columns(columns, None, None, "t") == ("path", None)
 
 
 @pytest.mark.parametrize(

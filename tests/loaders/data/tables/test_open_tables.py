@@ -72,7 +72,7 @@ def test_tables_of_every_suffix_are_opened(tree: Path) -> None:
 
 def test_options_and_hugging_face_metadata_choose_columns_and_paths(tree: Path, tmp_path: Path) -> None:
     (tree / "images" / "metadata.csv").write_text("file_name,text,kind\n3.jpg,a photo,dog\n1.jpg,,cat\n")
-    with pytest.warns(UserWarning, match="'text', 'kind'; name one with label="):
+    with pytest.warns(UserWarning, match="'text', 'kind'; pass label= with one of them, or text='text' for"):
         assert open_source(tree / "images" / "metadata.csv").classes == (b".",)
     source = open_source(tree / "images" / "metadata.csv", label="kind")
     assert (rows_of(source), source.classes) == ([("images/3.jpg", 1), ("images/1.jpg", 0)], (b"cat", b"dog"))
