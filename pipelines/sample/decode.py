@@ -181,7 +181,7 @@ class ImageDecoder:
         channels: the expected number if it is known, see read_bands. Raises LoaderError as `probe` does, and
         E-DEPENDENCY for a TIFF without tifffile.
         """
-        found = read_bands(data, channels, self._read_file)
+        found = read_bands(data, channels, self.stored)
         # The limit is for pixels of the pipeline, or of 4 bytes.
         pixel_bytes = max(1, found.channels) * found.dtype.itemsize
         self._check_size(found.width, found.height, pixel_bytes * 4 // max(4, self._channels * self._dtype.itemsize))
@@ -193,11 +193,11 @@ class ImageDecoder:
             self._check_channels(bands.channels, bands.likely_channels)
         return self._describe(bands.width, bands.height, "", None, exif or bands.exif)._replace(bands=bands)
 
-    def _read_file(self, data: bytes) -> Bands:
-        """Read a file of another format than those of decode_bands; colour JPEGs of all kinds have 3 channels."""
+    def stored(self, data: bytes) -> Bands:
+        """Return an image file with its channels and levels, also a TIFF; colour JPEGs of all kinds have 3 channels."""
         from penstock.pipelines.sample.decode_pillow import decode_stored
 
-        info = ImageDecoder.probe(self._usual, data)
+        self.repair, info = "", ImageDecoder.probe(self._usual, data)
         if info.header is not None:
             count, deep = 1 if info.header.components == 1 else 3, False
             decode: Callable[[], Levels] = partial(self._decode_jpeg, data, info, count)

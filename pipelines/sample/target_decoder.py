@@ -15,7 +15,7 @@ from penstock.pipelines.image_types import Window
 from penstock.pipelines.sample.decode import ImageDecoder, ImageInfo
 from penstock.pipelines.sample.decode_bands import Bands, is_only_bands, read_bands
 from penstock.pipelines.sample.formats import begins_like_image, has_16_bits
-from penstock.pipelines.sample.orientation import stored_window, swaps_sides, upright
+from penstock.pipelines.sample.orientation import upright
 from penstock.pipelines.sample.tiff_header import is_wide_tiff
 from penstock.pipelines.spec import ImagePipeline
 
@@ -67,7 +67,7 @@ class TargetDecoder:
     def layout(self, data: bytes | npt.NDArray[Any]) -> Layout:
         """Return the layout of a target; alpha is not counted. Raises LoaderError."""
         if isinstance(data, bytes) and self._find_bands(data) is None:
-            levels = self._decode_stored(data, self._decoder.probe(data))
+            levels = self._decoder.stored(data).decode()
             return Layout(3 if levels.shape[2] > 2 else 1, levels.dtype.name)
         picture = self.open(data)
         levels = picture.crop((0, 0, picture.width, picture.height))
@@ -109,27 +109,13 @@ class TargetDecoder:
             levels = self._decoder.window(data, info, window)
             self.repair = self._decoder.repair
             return levels.astype(self._kind.dtype, copy=False)
-        levels = self._decode_stored(data, info)
+        levels = self._decoder.stored(data).decode()
+        self.repair = self._decoder.repair
         if channels != levels.shape[2]:
             if channels != 1 or levels.shape[2] != 2:
                 raise self._other_channels(levels.shape[2])
             levels = levels[:, :, :1]
-        x, y, width, height = stored_window(window, info.width, info.height, info.orientation)
-        crop = upright(levels[y : y + height, x : x + width], info.orientation)
-        return crop.astype(self._kind.dtype, copy=False)
-
-    def _decode_stored(self, data: bytes, info: ImageInfo) -> Values:
-        """Decode a whole file as it is stored, [height, width, channels]; grey JPEGs have one channel."""
-        sides = (info.height, info.width) if swaps_sides(info.orientation) else (info.width, info.height)
-        if info.header is None:
-            from penstock.pipelines.sample.decode_pillow import decode_stored
-
-            return decode_stored(data, info.format, sides, deep=has_16_bits(data, info.format))
-        pixels = self._decoder.window(
-            data, info._replace(orientation=1, width=sides[0], height=sides[1]), (0, 0, *sides)
-        )
-        self.repair = self._decoder.repair
-        return pixels[:, :, :1] if info.header.components == 1 else pixels
+        return crop_array(upright(levels, info.orientation), window).astype(self._kind.dtype, copy=False)
 
     def _check_dtype(self, found: np.dtype[Any]) -> None:
         """Raise LoaderError for levels of a file that the field's type cannot hold unchanged."""
