@@ -10,6 +10,7 @@ from typing import Any
 from penstock.loaders.cache_build.open_or_build import SOURCE_OPTIONS, prepare_whole
 from penstock.loaders.dali import dali_engine
 from penstock.loaders.data.sources.contract import Source
+from penstock.loaders.front.loader_options import SourceOptions
 from penstock.loaders.make.batch_planner import BatchPlanner
 from penstock.loaders.make.engine_contract import Engine
 from penstock.loaders.make.layout import BatchLayout
@@ -74,8 +75,7 @@ OF_EVERY_BACKEND = (
     *("pipeline", "batch_size", "sizes", "buckets", "patches", "device", "dtype", "seed", "shuffle", "weights"),
     *("epoch_samples", "drop_last", "pad", "rank", "world_size", "decoder", "on_bad_sample", "on_repaired", "max_bad"),
     *("with_index", "with_geometry", "memory_format", "transform", "batch_transform", "transform_moves", "tokenize"),
-    *("captions", "profile", "backend", "subset", "max_per_class", "image", "label", "text", "root", "classes"),
-    "order",
+    *("captions", "profile", "backend", "order", *SourceOptions.__annotations__),
 )
 _RECORDS = (
     Backend(name="torch", options=ProcessOptions, open_engine=partial(open_engine, "torch"), needs=needs_of),

@@ -21,8 +21,6 @@ _MOST_NAMES = 3  # of the classes of one label
 _MOST_NUMBERS = 6  # of a vector
 _UNLABELLED = (os.fsdecode(ONE_CLASS),)
 _GIVEN_UP = np.full((32, 32, 3), 128, np.uint8)  # drawn for a result that is not an image
-
-
 Stage = BatchStage | PlainStage
 Kinds = Mapping[str, FieldKind]
 
@@ -68,7 +66,7 @@ def _views_of(stage: Stage, image: torch.Tensor, row: int, fields: Mapping[str, 
     masks = tuple(
         Mask(value if cells is None else _join_patches(value[..., None], cells)[..., 0], kind.ignore_index)
         for name, kind in of_kind(kinds, "mask").items()
-        for value in [fields[name][row].cpu().numpy()]
+        for value in [_numbers(fields[name][row])]
     )
     boxes: list[Box] = []
     points = [_numbers(fields[name][row]) for name in of_kind(kinds, "keypoints")]
@@ -88,7 +86,7 @@ def _numbers(value: Any) -> npt.NDArray[Any]:
     return value.detach().cpu().numpy()  # type: ignore[no-any-return]
 
 
-def _levels(stage: BatchStage | PlainStage, image: torch.Tensor) -> npt.NDArray[np.uint8]:
+def _levels(stage: Stage, image: torch.Tensor) -> npt.NDArray[np.uint8]:
     """Return an image of a batch as uint8 [height, width, 3]; patches as [length, pixels, 3]."""
     levels = stage.levels(image).numpy()
     if levels.ndim == 2:
