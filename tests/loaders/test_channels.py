@@ -14,7 +14,7 @@ from odd_images import encoded
 from PIL import Image
 from tar_files import write_tar
 
-from penstock.loaders import Encoding, LoaderError, create_loader, open_source, split, stack, with_labels
+from penstock.loaders import Encoding, create_loader, open_source, split, stack, with_labels
 from penstock.loaders.front.loader import Loader
 from penstock.pipelines import Augmentations, ImagePipeline
 from penstock.pipelines.batch.stage import BatchStage
@@ -205,22 +205,6 @@ def test_a_stack_refuses_samples_without_a_partner(tmp_path: Path) -> None:
         stack([(one, [0] * 3)])
     with pytest.raises(ValueError, match="by must be one of name, position, got 'row'"):
         stack([(one, [0] * 3)] * 2, by="row")  # type: ignore[arg-type]
-
-
-def test_another_number_of_channels_is_a_bad_sample_with_both_numbers(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    for index in range(COUNT):
-        (tmp_path / f"{index}.npy").write_bytes(npy(rng.integers(0, 256, (20, 24, 5 if index % 3 else 4), np.uint8)))
-    source = [(str(tmp_path / f"{index}.npy"), index) for index in range(COUNT)]
-    five = keeping(5, 8, size=(20, 24), crop="full", flip=0)
-    with pytest.raises(LoaderError, match=r"E-UNSUPPORTED.*has 4 channels, but the pipeline has channels=5.*=4\)"):
-        serve(source, five)
-    settings: dict[str, Any] = {"batch_size": 3, "shuffle": True, "on_bad_sample": "replace", "max_bad": COUNT}
-    with create_loader(source, pipeline=five, workers=0, **settings) as loader:
-        served = [index for batch in loader.batches() for index in batch.index.tolist()]
-        assert len(served) == COUNT
-        assert not {index for index in served if index % 3 == 0}
-        assert loader.ledger().replaced == 3
 
 
 def test_repaired_jpegs_of_a_stack_are_counted(tmp_path: Path) -> None:

@@ -180,25 +180,6 @@ def test_ranks_resume_together_from_a_state(photos: Path, streams: dict[str, lis
     assert head + join(tails) == streams[case]
 
 
-def test_ranks_serve_batches_of_classes_in_turn(photos: Path, streams: dict[str, list[Step]]) -> None:
-    """The batch of a rank stays the same, so two ranks serve two of its steps at once, also after a resume on one."""
-    with open_loader(photos, "per class") as loader:
-        head = as_steps(itertools.islice(loader.batches(), 2))
-        state = json.loads(json.dumps(loader.state_dict()))
-    ranks = []
-    for rank in range(2):
-        with open_loader(photos, "per class", rank=rank, world_size=2) as loader:
-            loader.load_state_dict(state)
-            ranks.append(serve_steps(loader, 1))
-    pairs = list(zip(*ranks, strict=True))
-    assert len(pairs) == 2
-    rows = [step.rows for step in (*head, *(step for pair in pairs for step in pair))]
-    assert rows == [step.rows for step in streams["per class"] if step.epoch == 0][:6]
-    for served in rows:
-        labels = [row.label for row in served]
-        assert [len(set(labels[:4])), len(set(labels[4:])), len(set(labels))] == [1, 1, 2]
-
-
 def test_the_streams_follow_their_settings(streams: dict[str, list[Step]]) -> None:
     def epochs(case: str) -> list[list[Step]]:
         return [[step for step in streams[case] if step.epoch == epoch] for epoch in range(2)]
@@ -217,6 +198,9 @@ def test_the_streams_follow_their_settings(streams: dict[str, list[Step]]) -> No
     twice = [row for step in epochs("weights")[0] for row in step.rows]  # many samples occur again, with other crops
     assert len({row.index for row in twice}) < len(twice) - 5
     assert len({row.pixels[0].crc for row in twice}) == len(twice)
+    for step in streams["per class"]:
+        labels = [row.label for row in step.rows]
+        assert [len(set(labels[:4])), len(set(labels[4:])), len(set(labels))] == [1, 1, 2]
     copies = [row for step in epochs("repeated")[0] for row in step.rows]
     assert len({row.index for row in copies}) == -(-NUM_PHOTOS // 3)
     assert len({row.pixels[0].crc for row in copies}) == NUM_PHOTOS

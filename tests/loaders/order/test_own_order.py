@@ -51,9 +51,9 @@ def serve(loader: Iterable[Any]) -> list[list[int]]:
     return [index.tolist() for _, _, index in loader]
 
 
-def batches_of(order: Any, epoch: int, size: int = BATCH) -> list[list[int]]:
+def batches_of(order: Any, epoch: int) -> list[list[int]]:
     indices = order(epoch).tolist()
-    return [indices[first : first + size] for first in range(0, len(indices) // size * size, size)]
+    return [indices[first : first + BATCH] for first in range(0, len(indices) // BATCH * BATCH, BATCH)]
 
 
 def refuse(order: Any, words: str, **settings: Any) -> None:
@@ -87,21 +87,6 @@ def test_an_order_is_served_from_any_place_and_called_when_its_epoch_begins(work
             epoch, step = state["epoch"], state["position"] // BATCH
             assert serve(loader) == batches_of(drawn, epoch)[step:]
             assert serve(loader) == batches_of(drawn, epoch + 1)
-
-
-@pytest.mark.parametrize("world_size", [2, 3])
-def test_ranks_share_the_order_and_continue_in_another_number(world_size: int) -> None:
-    with open_loader(drawn, batch_size=6) as loader:
-        stream = iter(loader)
-        next(stream)
-        state = loader.state_dict()
-    ranks = []
-    for rank in range(world_size):
-        with open_loader(drawn, batch_size=6 // world_size, rank=rank, world_size=world_size) as loader:
-            loader.load_state_dict(state)
-            ranks.append(serve(loader) + serve(loader))
-    expected = batches_of(drawn, 0, 6)[1:] + batches_of(drawn, 1, 6)
-    assert [list(itertools.chain(*parts)) for parts in zip(*ranks, strict=True)] == expected
 
 
 def test_evaluation_serves_the_order_to_its_end() -> None:
