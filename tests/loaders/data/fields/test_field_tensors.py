@@ -40,16 +40,6 @@ def host_batch() -> HostBatch:
     )
 
 
-def test_rows_without_a_sample_are_left_out_of_every_field() -> None:
-    stage = BatchStage(imagenet_train(SIZE), torch.uint8, torch.device("cpu"))
-    for pad, rows in ((True, [0, 1, 2, 3]), (False, [0, 1, 3])):
-        fields = DeviceFeed(host_batch, lambda: 1, stage, pad=pad).next().fields
-        assert fields["mask"][:, 0, 0].tolist() == [6 * row for row in rows]
-        assert [len(boxes) for boxes in fields["boxes"]] == [[1, 0, 0, 2][row] for row in rows]
-        assert torch.cat(fields["boxes"]).tolist() == np.arange(12).reshape(3, 4).tolist()
-        assert fields["name"] == [["a", "b", "", "c"][row] for row in rows]
-
-
 @pytest.mark.parametrize("pad", [True, False])
 def test_fields_are_pinned_and_handed_over(pad: bool) -> None:
     copies, pinned = StrictCopies(), []

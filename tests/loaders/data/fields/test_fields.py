@@ -22,9 +22,7 @@ from penstock.loaders import (
     LoaderError,
     Masks,
     PatchBudget,
-    concat,
     create_loader,
-    split,
     with_fields,
     with_labels,
 )
@@ -88,19 +86,6 @@ def test_an_iteration_yields_dicts(data: PhotoFields, tmp_path: Path) -> None:
         batch = next(iter(loader))
         assert list(batch.keys()) == names
         assert [str(data.names[number]) for number in batch["labels"]["a"].tolist()] == batch["name"]
-
-
-def test_parts_and_joined_data_keep_their_fields(data: PhotoFields, tmp_path: Path) -> None:
-    parts = split(data.source(), 0.6, seed=1)
-    numbers = [part.indices.astype(int) for part in parts]
-    for source, order in (*zip(parts, numbers, strict=True), (concat(parts[::-1]), np.concatenate(numbers[::-1]))):
-        seen = []
-        with open_loader(source, tmp_path, drop_last=False) as loader:
-            for batch in loader.batches():
-                inner = order[batch.index].tolist()
-                data.check(batch, inner)
-                seen += inner
-        assert sorted(seen) == sorted(order.tolist())
 
 
 CROPS: dict[str, dict[str, Any]] = {

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from photo_folder import photo, write_folder
 
 from penstock.loaders import concat, create_loader, open_source, split, with_labels
 from penstock.loaders.data.files.arrays import ArraySource
@@ -129,17 +128,6 @@ def test_arrays_accept_the_same_labels(tmp_path: Path, kind: str) -> None:
     with open_loader((images, TARGETS[kind]), tmp_path, drop_last=False) as loader:
         assert sorted(check(kind, loader)) == list(range(NUM_PHOTOS))
     assert isinstance(open_source((images, NUMBERS)), ArraySource)
-
-
-def test_a_bad_sample_has_no_label_in_an_evaluation(tmp_path: Path) -> None:
-    folder = write_folder(tmp_path / "photos", 6, classes=1)
-    (folder / "class0" / "0002.jpg").write_bytes(photo(2)[:300])
-    source = with_labels(folder, np.arange(1.0, 7.0))
-    settings = {"pipeline": imagenet_eval(24), "on_bad_sample": "replace", "pad": True}
-    with open_loader(source, tmp_path, **settings) as loader:
-        ((_, labels),) = loader
-    absent = float("nan")
-    torch.testing.assert_close(labels, torch.tensor([1, 2, absent, 4, 5, 6, absent, absent]), equal_nan=True)
 
 
 def test_mixup_mixes_floats_with_the_weights_of_their_images(tmp_path: Path) -> None:

@@ -53,7 +53,6 @@ def write_data(container: str, folder: Path, names: list[str]) -> OpenArguments:
 
 PHOTOS = [photo(number) for number in range(NUM_PHOTOS)]
 ENGINES: dict[str, dict[str, Any]] = {
-    "processes": {"workers": 2, "workers_are": "processes", "decoder": "simplejpeg"},
     "hdf5": {"backend": "hdf5", "workers": 0},
     "dali": {"backend": "dali", "workers": 1},
 }
@@ -102,13 +101,6 @@ def test_every_kind_of_label_is_served_from_every_kind_of_data(tmp_path: Path, c
         found = source.labels(np.arange(NUM_PHOTOS)) if kind == "class" else source.targets(np.arange(NUM_PHOTOS))
         assert found.tolist() == [value_of(number) for number in range(NUM_PHOTOS)]
         assert source.classes == {"set": (b"odd", b"third"), "class": (b"a", b"b", b"c")}.get(kind, ())
-
-
-@pytest.mark.parametrize("container", ["parquet", "tar"])
-def test_worker_processes_serve_the_same_labels(tmp_path: Path, container: str) -> None:
-    spec, options = write_data(container, tmp_path, NAMED)
-    with open_loader(spec, **options, **ENGINES["processes"]) as loader:
-        assert sorted(check(loader)) == list(range(NUM_PHOTOS))
 
 
 @pytest.mark.parametrize("container", ["csv", "parquet", "tar"])
