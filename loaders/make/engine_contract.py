@@ -13,6 +13,7 @@ import torch
 from penstock.loaders.order.cursor import Cursor
 from penstock.loaders.order.ledger import BadSample
 from penstock.pipelines.fields.ragged import Ragged
+from penstock.pipelines.messages.user_warnings import Warned
 from penstock.pipelines.plan.augmentations import AugmentPlan
 from penstock.pipelines.plan.crops import BatchPlan
 
@@ -53,6 +54,7 @@ class HostBatch:
             deleted.
         misread: samples of this batch or an earlier one that a decoder has decoded wrongly; from now on another decoder
             decodes them.
+        warned: warnings of the workers, for the consumer to show.
         when_read: called on the copy stream with `images` of a resident batch after their last read.
     """
 
@@ -76,6 +78,7 @@ class HostBatch:
     output_sizes: tuple[tuple[int, int], ...] = ()
     fields: dict[str, Any] = field(default_factory=dict)
     is_placed: bool = False
+    warned: Warned = ()
     when_read: Callable[[torch.Tensor], object] | None = None
 
 

@@ -123,6 +123,21 @@ class ServedFields:
                 return
 
 
+class ShownWarnings:
+    """A step that shows the warnings of workers, each once, at the user's line that takes the batch."""
+
+    def __init__(self) -> None:
+        self._shown: set[str] = set()
+
+    def __call__(self, batch: HostBatch) -> HostBatch:
+        """Return the batch. Raises a warning that the user has made an error."""
+        for text, kind in batch.warned:
+            if text not in self._shown:
+                self._shown.add(text)  # first: the warning may be an error
+                warn_user(text, kind)
+        return batch
+
+
 def look_up_fields(source: FieldSource, index: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.intp], dict[str, Any]]:
     """Return the rows with a sample, and their fields by name."""
     rows = np.flatnonzero(index >= 0)
@@ -233,7 +248,7 @@ def finishing_steps(
     patch: side of the patches that images are cut into, None for whole images; own_channels: channels of images of own
         sizes, None for images of one size; others: as in ServedFields.
     """
-    steps: list[Step] = []
+    steps: list[Step] = [ShownWarnings()]
     if has_targets(source):
         steps.append(partial(add_targets, source))
     if patch is not None:

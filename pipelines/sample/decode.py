@@ -143,7 +143,7 @@ class ImageDecoder:
         self._apply_exif = pipeline.exif == "apply"
         self._max_pixels = pipeline.max_pixels
         self._judge, self.repair, self.has_asked = judge, "", False
-        self._dtype, self._has_warned = np.dtype(pipeline.sample_dtype), False
+        self._dtype = np.dtype(pipeline.sample_dtype)
         self._channels, self._keeps_channels = pipeline.channels, pipeline.keeps_channels
 
     def version(self) -> str:
@@ -283,11 +283,10 @@ class ImageDecoder:
         return upright(pixels[y : y + h, x : x + w], info.orientation)
 
     def _keeps_16_bits(self, data: bytes, kind: str) -> bool:
-        """Return whether the file has levels of 16 bits that the pipeline keeps; warn once if it does not keep them."""
+        """Return whether the file has levels of 16 bits that the pipeline keeps; warn if it does not keep them."""
         if not has_16_bits(data, kind):
             return False
-        if self._dtype != np.uint16 and not self._has_warned:
-            self._has_warned = True
+        if self._dtype != np.uint16:
             warn_user("16-bit images become 8-bit ones: ImagePipeline(depth=16) keeps all bits")
         return self._dtype == np.uint16
 

@@ -26,6 +26,7 @@ from penstock.loaders.run.workers.worker_progress import (
     WorkerTraceback,
 )
 from penstock.pipelines.errors import hide_secrets
+from penstock.pipelines.messages.user_warnings import collect_warnings
 
 
 class BatchMaker(Dataset[Produced]):
@@ -58,7 +59,12 @@ class BatchMaker(Dataset[Produced]):
         return int(self._progress.table[self._worker or 0, SAMPLE])
 
     def make(self, item: WorkItem) -> Produced:
-        """Fill the slot of `item` and return the message. Errors are part of it; none are raised."""
+        """Fill the slot of `item` and return the message. Errors and warnings are part of it; none are raised."""
+        with collect_warnings() as warned:
+            produced = self._make(item)
+        return produced._replace(warned=tuple(warned.items())) if warned else produced
+
+    def _make(self, item: WorkItem) -> Produced:
         if self._worker is None:
             info = get_worker_info()
             assert info is not None

@@ -117,6 +117,7 @@ class BatchSlots:
             augments=produced.augments,
             produce_s=produced.produce_s,
             read_s=produced.read_s,
+            warned=produced.warned,
         )
 
     def close(self) -> None:

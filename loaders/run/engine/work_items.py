@@ -12,6 +12,7 @@ from penstock.loaders.make.engine_contract import Placed
 from penstock.loaders.order.cursor import Cursor
 from penstock.loaders.order.ledger import BadSample
 from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.messages.user_warnings import Warned
 from penstock.pipelines.sample.dali_graph import CropTask
 
 
@@ -72,6 +73,7 @@ class Produced(NamedTuple):
         repaired: samples of the slot in which libjpeg filled in missing data, in row order.
         moved: as HostBatch.moved, for these rows.
         augments: as HostBatch.augments, for the whole batch without its substitutes.
+        warned: as HostBatch.warned.
     """
 
     item: WorkItem
@@ -84,6 +86,7 @@ class Produced(NamedTuple):
     repaired: tuple[BadSample, ...] = ()
     moved: tuple[Placed | None, ...] = ()
     augments: Augments = (None,)
+    warned: Warned = ()
 
 
 def join_parts(parts: list[Produced]) -> Produced:
@@ -98,4 +101,5 @@ def join_parts(parts: list[Produced]) -> Produced:
         read_s=sum(part.read_s for part in parts),
         repaired=tuple(entry for part in parts for entry in part.repaired),
         moved=tuple(map(join_moved, zip(*(part.moved for part in parts), strict=False))),
+        warned=tuple(each for part in parts for each in part.warned),
     )
