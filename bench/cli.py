@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
+import warnings
 from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated
 
@@ -78,7 +79,11 @@ def _register() -> None:
 
 
 def main() -> None:
-    """Run the command line and exit with a code of the error contract; errors are one line on standard error."""
+    """Run the command line and exit with a code of the error contract; errors and warnings are one line each.
+
+    They go to standard error.
+    """
+    warnings.formatwarning = _format_warning
     exit_on_signals()
     _register()
     try:
@@ -97,6 +102,11 @@ def main() -> None:
         raise
     finally:
         ignore_more_signals()  # the command is over; a signal during Python's exit would print a traceback
+
+
+def _format_warning(message: Warning | str, *_: object) -> str:
+    """Return a warning as one line, without the place in a library's code that Python would name."""
+    return f"penstock: warning: {' '.join(str(message).split())}\n"
 
 
 def _explain(error: Exception) -> None:

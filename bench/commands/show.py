@@ -68,7 +68,7 @@ def show(
     """Show samples as training sees them: crops, labels as class names, boxes, masks, keypoints, texts and names.
 
     In a terminal the picture is drawn with half blocks; --out writes a file in the format of its suffix, such as .png
-    or .jpg. Fields of caches are shown too.
+    or .jpg, and prints the labels, names and texts. Fields of caches are shown too.
     """
     from rich.console import Console
 
@@ -96,4 +96,4 @@ def show(
         console.print(picture)
     else:
         picture.save(out)
-        print(f"{len(picture)} samples: {out}")
+        print(*picture.lines, f"{len(picture)} samples: {out}", sep="\n")

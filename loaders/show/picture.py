@@ -65,9 +65,13 @@ class Picture:
     def __len__(self) -> int:
         return len(self.tiles)
 
+    @property
+    def lines(self) -> list[str]:
+        """The label, name and fields of each sample, as one line of text."""
+        return [f"{number}: {'; '.join(map(one_line, tile.lines))}" for number, tile in enumerate(self.tiles)]
+
     def __repr__(self) -> str:
-        texts = [f"{number}: {'; '.join(map(one_line, tile.lines))}" for number, tile in enumerate(self.tiles)]
-        return "\n".join([f"<Picture of {len(self)} samples; save('look.png') writes it>", *texts])
+        return "\n".join([f"<Picture of {len(self)} samples; save('look.png') writes it>", *self.lines])
 
     @cached_property
     def _drawn(self) -> list[list[Image.Image]]:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import pytest
@@ -233,6 +234,15 @@ def test_errors_are_one_line_and_an_exit_code(
     got, _, errors = run_main("iterate", photos, *QUIET)
     assert (got, errors.count("\n")) == (code, 1)
     assert errors.startswith(words)
+
+
+def test_warnings_are_one_line_without_a_place_in_code(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def warn(*_: object) -> None:
+        sys.stderr.write(warnings.formatwarning("two\n  lines", UserWarning, "typer/main.py", 1445))
+        raise LoaderError("E-FD", "open files")
+
+    monkeypatch.setattr(command_iterate, "batch_record", warn)
+    assert run_main("iterate", photos, *QUIET)[2].splitlines()[0] == "penstock: warning: two lines"
 
 
 HELP_OF_ALL = """

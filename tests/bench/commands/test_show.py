@@ -25,7 +25,9 @@ def test_a_picture_is_written_with_masks(photos: Path, tmp_path: Path) -> None:
     out, heights = tmp_path / "look.png", []
     for fields in ((), ("--mask", tmp_path / "masks")):
         done = penstock_here("show", photos, "--out", out, "--size", 32, "--eval", "--subset", "::3", "-n", 6, *fields)
-        assert (done.returncode, done.stdout, done.stderr) == (0, f"3 samples: {out}\n", "")
+        *lines, last = done.stdout.splitlines()
+        assert (done.returncode, last, done.stderr) == (0, f"3 samples: {out}", "")
+        assert [line[: line.index(".jpg")] for line in lines] == [f"{n}: class{n}; class{n}/000{n}" for n in range(3)]
         with Image.open(out) as picture:
             heights.append(picture.height)
     assert heights[1] > heights[0]  # a line for the values of the mask

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import uuid
+import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
@@ -50,6 +51,7 @@ def penstock_here(*arguments: object, env: Mapping[str, str] | None = None) -> s
         mock.patch.object(sys, "argv", command),
         mock.patch.dict(os.environ, env or {}),
         mock.patch.object(cli, "exit_on_signals"),
+        mock.patch.object(warnings, "formatwarning", warnings.formatwarning),  # main replaces it
         mock.patch.object(cli.app, "registered_commands", []),  # main adds them
         mock.patch.object(cli.app, "registered_groups", []),
         redirect_stdout(out),
