@@ -374,8 +374,11 @@ def checked_views(pipeline: Any) -> tuple[ImagePipeline, ...]:
     """Return the pipeline of each view, imagenet_train() for None. Raises ValueError for incompatible views."""
     one = imagenet_train() if pipeline is None else pipeline
     views: tuple[Any, ...] = tuple(pipeline) if isinstance(pipeline, (list, tuple)) else (one,)
-    for view in views:
+    for number, view in enumerate(views):
         if not isinstance(view, ImagePipeline):
+            if isinstance(view, (list, tuple)):  # such as [simclr()] * 2
+                fix = "simclr() and dino() return one: pass it alone, or join sequences by +"
+                raise ValueError(f"pipeline[{number}] is already a sequence of {len(view)} views: {fix}")
             name = getattr(view, "__name__", None)
             fix = f": call it, pipeline={name}()" if name and callable(view) else ""
             raise ValueError(f"pipeline must be an ImagePipeline, or one for each view, got {shown(view)}{fix}")

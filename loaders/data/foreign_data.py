@@ -6,6 +6,7 @@ import difflib
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 
 from penstock.pipelines.errors import printable
 from penstock.pipelines.messages.checked import shown
@@ -13,7 +14,7 @@ from penstock.pipelines.messages.foreign_names import cure_of_name
 
 _AS_DATASET = "open it with its own library as a map-style data set, and pass that to penstock.loaders.DataLoader"
 _AS_ARRAYS = "load it and pass (images uint8 [n, height, width, 3], labels)"
-_AS_PATTERN = "pass a pattern of files with one image each, such as 'data/*/*.npy', or np.load one of them all"
+_AS_PATTERN = "pass a pattern of files with one image each, such as {pattern}, or np.load one of them all"
 _CURES = {
     ("tfrecord", "tfrecords", "tfrec", "rec"): "write its images to a class folder or to WebDataset tars",
     ("beton",): "pass the data that it was written from; `penstock cache build` makes a cache from it",
@@ -24,6 +25,7 @@ _CURES = {
     ("txt", "list", "lst"): "pass a list of (path, label), or a table (.csv) with a line of column names",
     ("json",): "write it as .jsonl, one object per line",
     ("ppm", "heic", "avif", "jp2"): "convert it to JPEG, PNG or WebP",
+    ("dcm", "dicom", "nii", "mha", "nrrd", "exr", "hdr"): "convert each image to TIFF, PNG of 16 bits, or .npy",
 }
 _NOTES = ("txt", "json")  # may accompany data of any format
 _FEW = 16  # number of files checked in a folder
@@ -43,14 +45,30 @@ _HOST = re.compile(rb"(localhost|[\w-]+(\.[\w-]+)+)(:\d+)?/", re.ASCII)
 
 
 def cure_by_name(path: bytes) -> str | None:
-    """Return advice for a file of another format, by its suffix, or for a folder, by a file in it; None if unknown."""
-    names = [path]
-    if os.path.isdir(path):
-        with os.scandir(path) as entries:
-            names += [entry.name for entry, _ in zip(entries, range(_FEW), strict=False)]
-    suffixes = [os.fsdecode(name.rstrip(b"/")).lower().rpartition(".")[2] for name in names]
-    known = suffixes[:1] + [suffix for suffix in suffixes[1:] if suffix not in _NOTES]
-    return next((_BY_SUFFIX[suffix] for suffix in known if suffix in _BY_SUFFIX), None)
+    """Return advice for a file of another format, by its suffix; None if unknown.
+
+    A folder is known by a file in it or in its folders.
+    """
+    for place, name in _few_names(path):
+        suffix = os.fsdecode(name.rstrip(b"/")).lower().rpartition(".")[2]
+        if suffix in _BY_SUFFIX and (name == path or suffix not in _NOTES):
+            where = b"data/*" if name == path else place
+            return _BY_SUFFIX[suffix].format(pattern=printable(os.path.join(where, b"*." + os.fsencode(suffix))))
+    return None
+
+
+def _few_names(path: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Return some names of files with the pattern of their folder: the path, files in the folder, in its folders."""
+    yield path, path
+    folders = [(path, path)]
+    for _ in range(2):
+        below = []
+        for folder, place in folders:
+            with suppress(OSError), os.scandir(folder) as entries:
+                for entry, _ in zip(entries, range(_FEW), strict=False):
+                    yield place, entry.name
+                    below.append((entry.path, os.path.join(path, b"*")))
+        folders = below
 
 
 def cure_of_missing(path: bytes) -> str:

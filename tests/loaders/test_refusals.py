@@ -103,6 +103,8 @@ ORDERS = {
 PIPELINES = {
     "loader(pipeline=[imagenet_train(8), imagenet_train(8, exif='apply')])": "all views, got ['ignore', 'apply']",
     "loader(pipeline=[imagenet_train(8), imagenet_train(8, mixup=0.2)])": "mixup and cutmix need a single view",
+    "loader(pipeline=[presets.simclr(8)] * 2)": "pipeline[0] is already a sequence of 2 views: simclr()",
+    "loader(pipeline=[imagenet_train(8), presets.dino(8)])": "[1] is already a sequence of|alone|join sequences by +",
     "loader(pipeline=[])": "must have 1 to 256 views, got 0",
     "loader(pipeline=[imagenet_train(8), imagenet_train])": "one for each view, got |: call it, pipeline=imagenet_t",
     "loader(pipeline=DEEP, backend='hdf5', cache='deep.h5', encoding=RAW)": "depth=16 needs all channels",

@@ -78,7 +78,8 @@ class ClassFolders:
             is_beside = reason in LOST_TO_IMAGE_FOLDER and len(self.writer.containers) and not self.writer.flat
             self.writer.left_out.add(BESIDE_CLASSES if is_beside else reason, beside.examples[reason], count)
         if len(self.writer.containers) == 0:
-            cause = f"no images in this folder{skipped_text(self.writer.left_out.counts)}"
+            left_out = self.writer.left_out
+            cause = f"no images in this folder{skipped_text(left_out.counts, left_out.examples)}"
             raise LoaderError("E-NODATA", cause, path=root)
 
     def _list_root(self, images: ContainerTable) -> list[Subfolder]:
@@ -240,9 +241,13 @@ def root_error(error: OSError, root: bytes) -> LoaderError:
     return read_error(error, root)
 
 
-def skipped_text(skipped: Mapping[str, int]) -> str:
-    """Return a text such as `, skipped: 3 hidden, 1 not a regular file`, or ""."""
-    reasons = ", ".join(f"{count:,} {reason}" for reason, count in sorted(skipped.items()) if count)
+def skipped_text(skipped: Mapping[str, int], examples: Mapping[str, bytes] | None = None) -> str:
+    """Return a text such as `, skipped: 3 hidden ('.a.jpg'), 1 not a regular file`, or ""."""
+    reasons = ", ".join(
+        f"{count:,} {reason}{f' ({printable(examples[reason])})' if examples else ''}"
+        for reason, count in sorted(skipped.items())
+        if count
+    )
     return f", skipped: {reasons}" if reasons else ""
 
 

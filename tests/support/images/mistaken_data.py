@@ -68,8 +68,8 @@ def write_mistakes(root: Path) -> Path:
         for suffix in ["tar", "parquet", "h5", "zip", "npz", "tfrecord", "beton", "LMDB", "txt", "json", "ppm"]
     ]
     others += ["notes/readme.md", "heic/1.heic", "bad/2.jpg", "described/index.json", "described/readme.txt"]
-    for path in (*others, "mosaic/index.json", "mosaic/shard.00000.mds"):
-        (root / path).parent.mkdir(exist_ok=True)
+    for path in (*others, "mosaic/index.json", "mosaic/shard.00000.mds", "stacks/a/1.npy"):
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).write_bytes(b"<html>not found</html>")
     for name, lines in TABLES.items():
         (root / name).write_text("".join(lines))

@@ -357,7 +357,9 @@ def test_a_missing_folder_and_a_folder_without_images_are_refused(tmp_path: Path
     plant(tmp_path, ["file.jpg"])
     (tmp_path / "empty").mkdir()
     causes = {"absent": "no such folder", "file.jpg": "no such folder", "empty": "no images in this folder"}
-    causes["texts"] = "no images in this folder, skipped: 1 hidden with images, 1 other suffix"
+    causes["texts"] = (
+        "no images in this folder, skipped: 1 hidden with images ('c/.hidden.jpg'), 1 other suffix ('c/readme.txt')"
+    )
     for name, cause in causes.items():
         with pytest.raises(LoaderError) as caught:
             ImageFolder(tmp_path / name, allow_empty=True)

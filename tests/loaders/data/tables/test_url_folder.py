@@ -95,7 +95,9 @@ def test_folders_without_images_or_listings_are_refused(server: RangeServer) -> 
         (server.root / "data" / name).unlink()
     with pytest.raises(LoaderError, match=r"E-EMPTYCLASS.* path='s3://data/b' cause=no image in this class folder"):
         open_source("s3://data")
-    with pytest.raises(LoaderError, match=r"E-NODATA.*no images in this folder, skipped: 1 hidden, 1 other suffix"):
+    with pytest.raises(
+        LoaderError, match=r"E-NODATA.*no images in this folder, skipped: 1 hidden \('.hidden'\), 1 other"
+    ):
         open_source("s3://data/b/")
     with pytest.raises(ValueError, match="HTTP cannot list files"):
         open_source(f"{server.url}/data/")
