@@ -104,7 +104,7 @@ def main() -> None:
         ignore_more_signals()  # the command is over; a signal during Python's exit would print a traceback
 
 
-def _format_warning(message: Warning | str, *_: object) -> str:
+def _format_warning(message: Warning | str, *_: object, **__: object) -> str:
     """Return a warning as one line, without the place in a library's code that Python would name."""
     return f"penstock: warning: {' '.join(str(message).split())}\n"
 
