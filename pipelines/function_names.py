@@ -101,12 +101,12 @@ def _own_attributes(function: Any, called: str) -> dict[str, Any]:
     slots = [name for kind in type(function).__mro__ for name in _as_names(vars(kind).get("__slots__", ()))]
     own = {**{name: getattr(function, name) for name in slots if hasattr(function, name)}, **own}
     without = _OF_MODULES if isinstance(function, torch.nn.Module) else frozenset()
-    without = without | _set_by(type(function), called)  # type: ignore[arg-type]  # mypy holds no class for hashable
+    without = without | set_by_call(type(function), called)  # type: ignore[arg-type]  # mypy holds no class for hashable
     return {name: value for name, value in own.items() if name not in without}
 
 
 @functools.lru_cache(maxsize=1024)
-def _set_by(kind: type, method: str) -> frozenset[str]:
+def set_by_call(kind: type, method: str) -> frozenset[str]:
     """Return the names of the attributes that a method sets, or another method that it calls.
 
     Found in the code, because in a trial call random draws may decide which attributes are set.

@@ -14,6 +14,7 @@ import torch
 
 from penstock.loaders.make.layout import Part
 from penstock.loaders.make.own.own_function import measure_lock, needs_script
+from penstock.loaders.make.own.worker_copies import Sharing, WorkerCopies, copied_if_changed
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.function_names import find_parts, name_function
 from penstock.pipelines.messages.checked import shown
@@ -52,6 +53,7 @@ class OwnTokenizer:
         if not callable(function):
             raise ValueError(f"tokenize must be a function of a text, or a tokenizer, got {shown(function)}")
         self.function = _as_function(function)
+        self._copies = WorkerCopies(self.function, Sharing.SHARED)  # during the trial
         before = find_parts(function)
         new_word = uuid.uuid4().hex  # so that a cache of words changes, and is not taken for a parameter
         with_new_word = [*_TRIED, new_word]
@@ -74,6 +76,12 @@ class OwnTokenizer:
             )
         after = find_parts(function)
         self.name = name_function(function, [name for name in after if before.get(name) != after[name]])
+        # Tokenizers in Python hold the interpreter lock anyway, and may be large.
+        self._copies = copied_if_changed(self.function, self._try_other, may_copy=False)
+
+    def _try_other(self, function: Any, number: int) -> Tokens:
+        """Call a function for other texts than in the trial."""
+        return self._call_with(function, [f"{number} {text} {uuid.uuid4().hex}" for text in _TRIED])
 
     def _try(self, texts: Sequence[str]) -> Tokens | ValueError:
         try:
@@ -86,13 +94,18 @@ class OwnTokenizer:
             return failure
 
     def _call(self, texts: Sequence[str]) -> Tokens:
+        return self._copies.use(lambda function: self._call_with(function, texts))
+
+    def _call_with(self, function: Any, texts: Sequence[str]) -> Tokens:
         if self._takes_list:
-            return _as_tokens(self.function(list(texts)), len(texts))
-        rows = [_as_tokens(self.function(text), 1) for text in texts]
+            return _as_tokens(function(list(texts)), len(texts))
+        rows = [_as_tokens(function(text), 1) for text in texts]
         lengths = sorted({row[TOKENS].shape[1] for row in rows})
         if len(lengths) > 1:
             counts = ", ".join(map(str, lengths[:5]))
             raise WrongTokensError(f"tokenize must return equally many tokens for all texts, got {counts}: {_FIX}")
+        if len({len(row) for row in rows}) > 1:
+            raise WrongTokensError("tokenize must return an attention_mask for all texts, or for none")
         return {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
 
     def __call__(self, texts: Sequence[str]) -> Tokens:
@@ -110,6 +123,9 @@ class OwnTokenizer:
         if shapes != {name: part.shape for name, part in self.parts.items()}:
             usual, got = self.parts[TOKENS].shape[0], shapes[TOKENS][0]
             cause = f"tokenize must return {usual} tokens for each text, as for the first texts, got {got}"
+            if usual == got:
+                given = "without an attention_mask" if MASK in self.parts else "with an attention_mask"
+                cause = f"tokenize returned tokens {given}, other than for the first texts"
             raise LoaderError("E-DATASET", cause, fix=_FIX)
         return found
 
@@ -176,7 +192,10 @@ def _as_rows(result: Any, count: int) -> npt.NDArray[np.int64]:
     if isinstance(result, torch.Tensor):
         result = result.detach().cpu().numpy()
     if isinstance(result, (list, tuple)):
-        lengths = sorted({len(row) for row in result if hasattr(row, "__len__")})
+        rows = [
+            row for row in result if hasattr(row, "__len__") and not (isinstance(row, torch.Tensor) and not row.ndim)
+        ]
+        lengths = sorted(set(map(len, rows)))
         if len(lengths) > 1:
             counts = ", ".join(map(str, lengths[:5]))
             raise WrongTokensError(f"tokenize must return equally many tokens for all texts, got {counts}: {_FIX}")

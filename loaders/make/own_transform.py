@@ -24,6 +24,7 @@ from penstock.loaders.make.own.pil_images import (
     is_torchvision,
 )
 from penstock.loaders.make.own.seeded_compose import SeededCompose
+from penstock.loaders.make.own.worker_copies import Sharing, WorkerCopies, copied_if_changed
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.fields.field_kinds import FieldKind
 from penstock.pipelines.function_names import find_parts, name_function
@@ -82,6 +83,7 @@ class OwnTransform:
         self.function = function
         self._by_name = SeededCompose(function) if is_albumentations(function) else None
         self.fields = ComposeFields(function, moving) if moving else None
+        self._copies = WorkerCopies(function, Sharing.SHARED)  # during the trial
         self._takes_generator = self._by_name is None and takes_generator(function, num_others=1)
         self.uses_global_state = self._takes_pillow = False
         self._takes_whole = takes_whole
@@ -95,7 +97,7 @@ class OwnTransform:
         with own_draws():
             self._choose_input(words)
             self.uses_global_state = is_drawing(lambda: self._try(words))
-            first, second = self._try_seeded(words), self._try_seeded(words)
+            first, second = self._try_seeded(words).copy(), self._try_seeded(words)
             if takes_whole:
                 self._trial_image = np.ascontiguousarray(self._trial_image.reshape(3 * height, 2 * width, channels))
                 self._trial_fields = None if self.fields is None else self.fields.example(3 * height, 2 * width)
@@ -108,7 +110,11 @@ class OwnTransform:
         self.part = Part(first.shape, first.dtype.str)
         after = find_parts(function)  # parts that a call changes, such as counters, are not parameters
         self.name = name_function(function, [name for name in after if before.get(name) != after[name]])
-        if first.shape == second.shape and first.tobytes() != second.tobytes():
+        is_repeated = first.shape != second.shape or first.tobytes() == second.tobytes()
+        if self._by_name is None:
+            with own_draws():
+                self._copies = copied_if_changed(function, self._try_other, may_copy=is_repeated)
+        if not is_repeated:
             warn_user(
                 "transform returns different results for the same image and random state, so the stream cannot be "
                 "reproduced: draw from the generator that it receives as a second parameter",
@@ -159,6 +165,13 @@ class OwnTransform:
             fix += "; with crop='none', pass the size of its results as size=" * self._takes_whole
             raise ValueError(f"transform raised {describe_exception(error)} for {kind} of {given}{fix}") from error
 
+    def _try_other(self, function: Callable[..., Any], number: int) -> object:
+        """Call a function for other draws than in the trial, and another image."""
+        words = np.arange(WORDS, dtype=np.uint64) + np.uint64(number + 1)
+        if self.uses_global_state:
+            seed_generators(words)
+        return self._call_with(function, self._trial_image[:: 1 - 2 * number, ::-1].copy(), words)
+
     def __call__(
         self, image: Pixels, words: npt.NDArray[np.uint64], fields: RowFields | None = None
     ) -> tuple[npt.NDArray[np.generic], RowFields | None]:
@@ -183,12 +196,16 @@ class OwnTransform:
     ) -> tuple[npt.NDArray[np.generic], RowFields | None]:
         if self._by_name is not None:
             return self._call_by_name(self._by_name, image, int(words[0]), fields)
+        result = self._copies.use(lambda function: self._call_with(function, image, words))
+        return result, None
+
+    def _call_with(
+        self, function: Callable[..., Any], image: Pixels, words: npt.NDArray[np.uint64]
+    ) -> npt.NDArray[np.generic]:
         given = as_pillow(image) if self._takes_pillow else image
-        if self._takes_generator:
-            result = self.function(given, _generator(words))
-        else:
-            result = self.function(given)
-        return _as_array(from_pillow(result, image.shape[2])), None
+        result = function(given, _generator(words)) if self._takes_generator else function(given)
+        found = _as_array(from_pillow(result, image.shape[2]))
+        return found.copy() if self._copies.sharing is Sharing.ALONE else found  # it may be the function's own buffer
 
     def _call_by_name(
         self, compose: SeededCompose, image: Pixels, seed: int, fields: RowFields | None
@@ -206,7 +223,8 @@ class OwnTransform:
 
     def measure_lock(self) -> tuple[float, float]:
         """Return as measure_lock of own_function; the second time is infinite if only one thread may call it."""
-        if self.uses_global_state or (self._by_name is not None and not self._by_name.is_copied):
+        is_alone = self._copies.sharing is Sharing.ALONE or (self._by_name is not None and not self._by_name.is_copied)
+        if self.uses_global_state or is_alone:
             return 0.0, math.inf
         words = np.zeros(WORDS, np.uint64)
         return measure_lock(lambda: self._call(self._trial_image, words))

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
+import torch
+
 _TRIAL_S = 0.05  # duration of the calls in one thread, before the same calls in each of two threads
 _SERIAL = 1.5  # two threads that take this many times as long wait for each other
 _SCRIPT = ("__main__", "__mp_main__")  # module name of the user's script, and its name in a spawned process
@@ -71,6 +73,8 @@ class _Modules(ForkingPickler):
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, type) or inspect.isroutine(value):
             self.found.add(getattr(value, "__module__", None) or "builtins")
+        if isinstance(value, torch.Tensor):  # torch would place it in memory that forked processes share
+            return torch.Tensor, ()
         return NotImplemented
 
 

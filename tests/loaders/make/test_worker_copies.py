@@ -1,0 +1,223 @@
+"""Transforms and tokenizers that keep something of a call serve each sample its own result, with any workers."""
+
+from __future__ import annotations
+
+import functools
+import io
+import pickle
+import threading
+import time
+import zlib
+from collections.abc import Callable
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from penstock.loaders import create_loader, with_fields
+from penstock.loaders.make.layout import Part
+from penstock.loaders.make.own.worker_copies import Sharing, WorkerCopies, always_copied
+from penstock.loaders.make.own_tokenizer import OwnTokenizer
+from penstock.loaders.make.own_transform import OwnTransform
+from penstock.pipelines.spec import ImagePipeline
+
+LEVELS = np.random.default_rng(0).permutation(48).astype(np.uint8)
+ARRAYS = np.broadcast_to(LEVELS[:, None, None, None], (48, 6, 6, 3)).copy(), LEVELS.astype(np.int64)
+KEPT = np.zeros(4, np.int64)
+
+
+def number_of(given: Any) -> int:
+    """Return a number for an image or a text."""
+    return int(given[0, 0, 0]) if isinstance(given, np.ndarray) else zlib.crc32(given.encode())
+
+
+def pause() -> None:
+    """Let another thread run between the two halves of a call."""
+    time.sleep(0.0005)
+
+
+class Keeping:
+    """Returns what it has kept; `keep` stores a value, `kept` is read after other threads have run."""
+
+    def __init__(self) -> None:
+        self.value, self.array, self.tensor = 0, np.zeros(4, np.int64), torch.zeros(4, dtype=torch.int64)
+        self.values: list[int] = []
+
+    def __call__(self, given: Any) -> Any:
+        self.keep(number_of(given))
+        pause()
+        return self.kept()
+
+    def keep(self, value: int) -> None:
+        raise NotImplementedError
+
+    def kept(self) -> Any:
+        raise NotImplementedError
+
+
+class InAttribute(Keeping):
+    def keep(self, value: int) -> None:
+        self.value = value
+
+    def kept(self) -> Any:
+        return np.full(4, self.value)
+
+
+class InArray(Keeping):
+    def keep(self, value: int) -> None:
+        self.array[:] = value
+
+    def kept(self) -> Any:
+        return self.array
+
+
+class InTensor(Keeping):
+    def keep(self, value: int) -> None:
+        self.tensor.fill_(value)
+
+    def kept(self) -> Any:
+        return self.tensor
+
+
+class InList(Keeping):
+    def keep(self, value: int) -> None:
+        self.values[:] = [value] * 4
+
+    def kept(self) -> Any:
+        return np.array(self.values)
+
+
+class InClass(InArray):
+    shared = np.zeros(4, np.int64)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.array = self.shared
+
+
+class WithLock(InAttribute):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lock = threading.Lock()
+
+
+class InDictOfClass(Keeping):
+    values_of_class: dict[str, int] = {}  # noqa: RUF012
+
+    def keep(self, value: int) -> None:
+        self.values_of_class["value"] = value
+
+    def kept(self) -> Any:
+        return np.full(4, self.values_of_class["value"])
+
+
+def in_global(given: Any) -> Any:
+    KEPT[:] = number_of(given)
+    pause()
+    return KEPT
+
+
+def in_closure() -> Callable[[Any], Any]:
+    kept = np.zeros(4, np.int64)
+
+    def keep(given: Any) -> Any:
+        kept[:] = number_of(given)
+        pause()
+        return kept
+
+    return keep
+
+
+class Chain:
+    def __init__(self, *steps: Any) -> None:
+        self.steps = steps
+
+    def __call__(self, given: Any) -> Any:
+        return [step(given) for step in self.steps][-1]
+
+
+KINDS: dict[str, Callable[[], Any]] = {
+    "attribute": InAttribute,
+    "array": InArray,
+    "tensor": InTensor,
+    "list": InList,
+    "array of the class": InClass,
+    "dict of the class": InDictOfClass,
+    "with a lock": WithLock,
+    "global array": lambda: in_global,
+    "closure": in_closure,
+    "nested": lambda: Chain(len, InArray()),
+    "partial": lambda: functools.partial(in_closure()),
+    "method": lambda: InAttribute().__call__,
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("argument", ["transform", "tokenize"])
+def test_each_sample_gets_its_own_result(argument: str, kind: str) -> None:
+    data_texts = list(map(str, LEVELS.tolist()))
+    data = with_fields(ARRAYS, text=data_texts)
+    about: dict[str, Any] = {"pipeline": ImagePipeline(size=(6, 6), crop="full", flip=0), "shuffle": False}
+    about |= {"batch_size": 48, "workers": 4, "workers_are": "threads", argument: KINDS[kind]()}
+    with create_loader(data, **about) as loader:
+        (batch,) = loader
+    found, givens = (batch["text"], data_texts) if argument == "tokenize" else (batch.images, ARRAYS[0])
+    assert found.tolist() == [[number_of(given)] * 4 for given in givens]
+
+
+class Augmenting:
+    """Draws parameters from the generator, keeps them, and reads a table that is larger than what is copied."""
+
+    def __init__(self) -> None:
+        self.table = np.ones(1 << 24)
+
+    def __call__(self, image: Any, rng: np.random.Generator) -> Any:
+        self.angle = rng.integers(1 << 40)
+        pause()
+        return np.full(4, self.angle * self.table[0])
+
+
+def test_kept_draws_are_those_of_the_sample() -> None:
+    runs = []
+    for workers in (0, 4):
+        about: dict[str, Any] = {"pipeline": ImagePipeline(size=(6, 6), crop="full", flip=0), "shuffle": True}
+        about |= {"batch_size": 48, "workers": workers, "workers_are": "threads", "transform": Augmenting()}
+        with create_loader(ARRAYS, **about) as loader:
+            (batch,) = loader
+            runs.append(batch.images)
+    assert len(runs[0].unique()) == 48
+    assert torch.equal(*runs)
+
+
+def test_functions_that_calls_do_not_change_are_shared_and_large_arrays_are_not_copied() -> None:
+    class Pure:
+        def __init__(self) -> None:
+            self.table, self.names, self.generator = np.arange(256), {"a": [1, 2]}, np.random.default_rng(0)
+
+        def __call__(self, image: Any) -> Any:
+            return self.table[image]
+
+    def pure(text: str) -> list[int]:
+        return [len(text), 1]
+
+    part = Part((6, 6, 3))
+    assert OwnTransform(Pure(), part)._copies.sharing is Sharing.SHARED
+    assert OwnTransform(lambda image: image, part)._copies.sharing is Sharing.SHARED
+    assert OwnTokenizer(pure)._copies.sharing is Sharing.SHARED
+    augmenting = Augmenting()
+    copies = OwnTransform(augmenting, part)._copies
+    assert copies.sharing is Sharing.COPIED
+    others: list[Any] = []
+    thread = threading.Thread(target=lambda: copies.use(others.append))
+    thread.start(), thread.join()
+    assert others[0] is not augmenting
+    assert others[0].table is augmenting.table
+
+
+def test_another_process_gets_its_own_tensors() -> None:
+    sent = io.BytesIO()
+    ForkingPickler(sent).dump(always_copied(InTensor()))
+    received: WorkerCopies = pickle.loads(sent.getvalue())
+    assert not received.function.tensor.is_shared()
