@@ -212,6 +212,9 @@ class Loader(DataLoaderAttributes):
         from penstock.loaders.show.tiles import make_tiles
 
         schedule, ledger, tiles = self._current_schedule(certain=False), EpochLedger(self._cursor.epoch), []
+        if not schedule.knows(self._cursor.epoch):  # the user's own order of an epoch that has not begun
+            schedule.begin(self._cursor.epoch)
+            self._feed.flush()  # workers may have begun batches of another epoch, whose indices are lost
         names = ((), self._label_names) if has_targets(self._source) else (self.classes, {})
         ahead = look_ahead(partial(self._open_for, alone=True), schedule, self._cursor)
         with kept_draws(), closing(ahead):

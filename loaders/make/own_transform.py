@@ -99,14 +99,7 @@ class OwnTransform:
             self.uses_global_state = is_drawing(lambda: self._try(words))
             first, second = self._try_seeded(words).copy(), self._try_seeded(words)
             if takes_whole:
-                self._trial_image = np.ascontiguousarray(self._trial_image.reshape(3 * height, 2 * width, channels))
-                self._trial_fields = None if self.fields is None else self.fields.example(3 * height, 2 * width)
-                other = self._try_seeded(words)
-                if other.shape != first.shape or other.dtype != first.dtype:
-                    raise ValueError(
-                        f"crop='none' needs a transform that makes one size of all images, but it returns "
-                        f"{_kind(first)} and {_kind(other)} for two images: end it with a crop or a resize"
-                    )
+                self._refuse_other_result((3 * height, 2 * width, channels), first, words)
         self.part = Part(first.shape, first.dtype.str)
         after = find_parts(function)  # parts that a call changes, such as counters, are not parameters
         self.name = name_function(function, [name for name in after if before.get(name) != after[name]])
@@ -123,6 +116,19 @@ class OwnTransform:
             warn_user(
                 f"transform returns {_kind(first)}, channels last, and batches have this layout: for a model, return "
                 "channels first (end it with ToTensorV2() or np.moveaxis(image, 2, 0)), or uint8, which is normalised",
+            )
+
+    def _refuse_other_result(
+        self, shape: tuple[int, ...], first: npt.NDArray[np.generic], words: npt.NDArray[np.uint64]
+    ) -> None:
+        """Raise ValueError if the result for an image of another shape is not like the first one."""
+        self._trial_image = np.ascontiguousarray(self._trial_image.reshape(shape))
+        self._trial_fields = None if self.fields is None else self.fields.example(shape[0], shape[1])
+        other = self._try_seeded(words)
+        if other.shape != first.shape or other.dtype != first.dtype:
+            raise ValueError(
+                f"crop='none' needs a transform that makes one size of all images, but it returns "
+                f"{_kind(first)} and {_kind(other)} for two images: end it with a crop or a resize"
             )
 
     def _choose_input(self, words: npt.NDArray[np.uint64]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
@@ -106,7 +106,7 @@ class _IndicesOf:
             values = np.asarray(found)
         except (TypeError, ValueError, RuntimeError):
             values = np.asarray(None)
-        if isinstance(found, Collection) and not len(found):
+        if values.ndim and not len(values):
             raise ValueError(f"order returned no indices {of}")
         if values.ndim == 2 or (isinstance(found, list) and isinstance(found[0], (list, tuple))):
             raise ValueError(f"order returned batches {of}: return single indices, and pass batch_size=")

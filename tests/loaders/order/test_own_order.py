@@ -193,6 +193,7 @@ def test_unsuitable_orders_are_refused() -> None:
     refuse(lambda epoch: [-1], "from 0 to 39 for epoch 0, got -1")
     refuse(lambda epoch: [], "no indices for epoch 0")
     refuse(lambda epoch: [0.5], "integer indices")
+    refuse(lambda epoch: np.array(5), "integer indices")
     refuse(np.ones(SAMPLES, bool), "a mask: pass np.flatnonzero")
     refuse(lambda epoch: [[1, 2], [3]], "returned batches")
     refuse(lambda epoch: np.random.default_rng().permutation(SAMPLES), "other indices when it was called")

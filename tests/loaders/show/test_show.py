@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import random
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -249,6 +250,31 @@ def test_a_picture_of_a_transforms_result() -> None:
         assert np.abs(levels.astype(int) - expected).max() <= 1, name
     with create_loader(ARRAYS, transform=lambda image: image.mean((0, 1)), **SMALL) as loader:
         assert len(loader.show(2)) == 2  # not images
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_epoch_of_the_users_order_that_has_not_begun(workers: int) -> None:
+    """Its indices are then known for a look only: the loader continues where it was."""
+
+    def order(epoch: int) -> np.ndarray:
+        return np.random.default_rng(epoch).permutation(COUNT)
+
+    def slow(image: Any) -> Any:  # so that workers still make batches of epoch 0
+        time.sleep(0.01)
+        return image
+
+    about: dict[str, Any] = {"workers": workers, "prefetch": 3, "workers_are": "threads", "transform": slow}
+    with create_loader(ARRAYS, order=order, **{**SMALL, **about}) as loader:
+        whole = [batch.index.tolist() for batch in loader]
+        loader.set_epoch(0)
+        state = next(loader.state_dict() for _ in loader)
+        for epoch in (3, 4):
+            loader.set_epoch(epoch)
+            names = [f"array[{index}]" for index in order(epoch)[:5].tolist()]
+            assert [tile.lines[1] for tile in loader.show(5).tiles] == names
+        loader.load_state_dict(state)
+        assert [batch.index.tolist() for batch in loader] == whole[1:]
+        assert len(loader.show(5).tiles) == 5  # of epoch 1
 
 
 def test_random_generators_stay_as_they_are() -> None:
