@@ -48,7 +48,8 @@ class Batch:
             2], row and column of each patch, and patch_valid, bool [batch, length], False for padding.
             with_geometry=True adds `geometry`, a Geometry, or with several views a tuple of these.
         index: int64 [batch], positions in the sorted source: an array on the host. batch["index"] is a tensor.
-        windows: int32 [batch, 4], crops as (x, y, width, height) in the source image, in pixels.
+        windows: int32 [batch, 4], crops as (x, y, width, height) in the image as read (upright if exif="apply"), in
+            pixels; for a cache of downscaled images, in these.
         flips: bool [batch], whether the image is mirrored.
         places: int32 [batch, 4], crops as (x, y, width, height) in the output image, before turn and flip.
         turns: uint8 [batch], how the image is turned (rows become columns, rows reversed); see BatchPlan.

@@ -25,6 +25,10 @@ _OF_VERSION_1 = (
     *("size", "crop", "scale", "ratio", "center_fraction", "flip", "mean", "std", "exif", "resample", "augment"),
     *("auto_augment", "rand_ops", "rand_magnitude", "color_jitter", "erasing", "mixup", "cutmix"),
 )
+_SAME_DATA = (
+    "load the state into a loader over the data that it was saved from: a copy in another format, in other shards or "
+    "under other names counts as other data"
+)
 _SHOWN = 12  # characters of a digest that an error shows
 
 
@@ -135,7 +139,7 @@ class LoaderState(StreamIdentity):
                 "the state is of other data: same number of samples, but other images, labels or fields, or another "
                 f"order of them ({digests})"
             )
-            return cause, None
+            return cause, _SAME_DATA
         return super()._difference(name, saved, mine)
 
     def save(self, cursor: Cursor) -> dict[str, Any]:

@@ -136,7 +136,7 @@ CACHES = {
 }
 
 STATES = {
-    "resume(state() | {'fingerprint': '0' * 32})": "E-STATE",
+    "resume(state() | {'fingerprint': '0' * 32})": "another order of them|fix=load|in other shards",
     "resume(state() | {'samples': 13})": "E-STATE",
     "resume(state() | {'seed': 8})": "E-STATE",
     "resume(state() | {'shuffle': False})": "E-STATE",

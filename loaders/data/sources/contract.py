@@ -38,7 +38,7 @@ class Source(Protocol):
 
     @property
     def classes(self) -> tuple[bytes, ...]:
-        """Class names, by class number."""
+        """Class names, by class number, as bytes: names of folders need not be valid text. A loader has them as str."""
         ...
 
     @property
