@@ -19,6 +19,7 @@ from penstock.loaders.data.files.arrays import ArraySource
 from penstock.loaders.data.sources.contract import Source, is_cache, is_located
 from penstock.loaders.data.sources.data import Data, as_data
 from penstock.loaders.data.views.subset import limit_per_class
+from penstock.loaders.front.loader import Loader
 from penstock.pipelines import imagenet_train
 from penstock.pipelines.errors import LoaderError
 
@@ -212,3 +213,18 @@ def test_a_subset_of_changed_files_is_refused_and_one_of_touched_files_is_not(tm
     (tmp_path / "photos" / "class0" / "9999.jpg").write_bytes(photo(1))
     with pytest.raises(LoaderError, match=r"E-CHANGED.*added, removed or changed"):
         build_cache(part, tmp_path / "other.h5", workers=0)
+
+
+def test_a_resume_refuses_a_part_of_another_size_or_with_other_samples(photos: Path) -> None:
+    def open_loader(subset: Any) -> Loader:
+        return create_loader(photos, subset=subset, pipeline=imagenet_train(16), batch_size=4, workers=0)
+
+    with open_loader("::2") as loader:
+        next(loader.batches())
+        state = loader.state_dict()
+    for subset, message in (("3::2", "now 9"), (range(3, 20, 2), "now 9"), ([*range(1, 19, 2), 0], "other images")):
+        with open_loader(subset) as loader, pytest.raises(LoaderError, match=f"E-STATE.*{message}"):
+            loader.load_state_dict(state)
+    with open_loader(list(range(0, 20, 2))) as loader:  # the same samples, specified differently
+        loader.load_state_dict(state)
+        assert loader.state_dict() == state
