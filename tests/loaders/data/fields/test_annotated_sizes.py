@@ -120,7 +120,7 @@ def serve(source: Any, **options: Any) -> Any:
 ENGINES: dict[str, dict[str, Any]] = {
     "in the process": {"decoder": "simplejpeg"},
     "native": {},
-    "threads": {"workers": 2},
+    "threads": {"workers": 2, "workers_are": "threads"},
     "processes": {"workers": 1, "workers_are": "processes"},
     "hdf5": {"backend": "hdf5"},
     "dali": {"backend": "dali", "workers": 1},

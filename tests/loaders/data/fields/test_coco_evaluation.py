@@ -28,7 +28,7 @@ PIPELINES: dict[str, dict[str, Any]] = {
     "scale jitter": {"crop": "scale_jitter", "size": (300, 300), "jitter": (0.5, 1.0)},
 }
 ENGINES: dict[str, dict[str, Any]] = {
-    "threads": {"workers": 2},
+    "threads": {"workers": 2, "workers_are": "threads"},
     "hdf5": {"backend": "hdf5"},
     "dali": {"backend": "dali"},
 }

@@ -37,7 +37,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:crop=")  # photos and sharp imag
 NUM_PHOTOS = 31
 ENGINES: dict[str, dict[str, Any]] = {
     "in the process": {"decoder": "simplejpeg"},
-    "threads": {"workers": 2},
+    "threads": {"workers": 2, "workers_are": "threads"},
     "processes": {"workers": 2, "workers_are": "processes", "decoder": "simplejpeg"},
     "hdf5": {"backend": "hdf5"},
     "dali": {"backend": "dali", "workers": 1},

@@ -42,7 +42,7 @@ COUNT, HEIGHT, WIDTH = 6, 18, 26
 WHOLE = ImagePipeline(size=(HEIGHT, WIDTH), crop="center", center_fraction=None, flip=0.0)
 ENGINES: dict[str, dict[str, Any]] = {
     "in the process": {"workers": 0, "decoder": "simplejpeg"},
-    "threads": {"workers": 2},
+    "threads": {"workers": 2, "workers_are": "threads"},
     "processes": {"workers": 1, "workers_are": "processes"},
     "hdf5": {"workers": 0, "backend": "hdf5"},
     "dali": {"workers": 0, "backend": "dali"},

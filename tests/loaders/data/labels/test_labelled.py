@@ -17,7 +17,7 @@ from penstock.pipelines import imagenet_eval, imagenet_train
 
 NUM_PHOTOS = 31
 ENGINES: dict[str, dict[str, Any]] = {
-    "threads": {"workers": 2},
+    "threads": {"workers": 2, "workers_are": "threads"},
     "processes": {"workers": 2, "workers_are": "processes", "decoder": "simplejpeg"},
     "hdf5": {"backend": "hdf5", "workers": 0},
     "dali": {"backend": "dali", "workers": 1},
