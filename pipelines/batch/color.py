@@ -9,7 +9,6 @@ import numpy.typing as npt
 import torch
 
 from penstock.pipelines.batch.upload_parameters import to_device
-from penstock.pipelines.native.library import native_library
 from penstock.pipelines.plan.augmentations import Floats
 
 # Pillow's conversion to mode L, in units of 2**-16: the rounding term, and the weights of the channels.
@@ -76,10 +75,6 @@ def factor_tensor(values: Floats, device: torch.device, ndim: int) -> torch.Tens
 
 def make_grey(images: torch.Tensor, _: Floats) -> None:
     """Make uint8 [n, height, width, 3] grey, in place: Pillow's mode L in three channels."""
-    library = native_library() if images.device.type == "cpu" and images.is_contiguous() else None
-    if library is not None:
-        library.pn_grey(images.data_ptr(), images.numel() // 3)
-        return
     grey = take_upper_half(add_weighted(images, *GREY)).to(torch.uint8)
     torch.stack((grey, grey, grey), -1, out=images)
 

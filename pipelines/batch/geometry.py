@@ -7,8 +7,8 @@ import numpy.typing as npt
 import torch
 
 from penstock.pipelines.batch import device_ops
+from penstock.pipelines.batch.native_ops import library_for
 from penstock.pipelines.batch.upload_parameters import to_device
-from penstock.pipelines.native.library import native_library
 from penstock.pipelines.plan.augmentations import Floats, Op
 from penstock.pipelines.plan.moves import fixed_steps
 
@@ -18,7 +18,7 @@ OPS = (Op.SHEAR_X, Op.SHEAR_Y, Op.TRANSLATE_X, Op.TRANSLATE_Y, Op.ROTATE)
 def warp(images: torch.Tensor, matrices: Floats) -> None:
     """Move the pixels of uint8 [n, height, width, 3], in place; `matrices`: from moves.inverse_matrices, [n, 6]."""
     n, height, width, _ = images.shape
-    library = native_library() if images.device.type == "cpu" and images.is_contiguous() else None
+    library = library_for(images)
     if library is not None:
         for image, steps in zip(images, np.ascontiguousarray(fixed_steps(matrices).T), strict=True):
             source = image.clone()

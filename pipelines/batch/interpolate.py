@@ -7,8 +7,8 @@ import numpy.typing as npt
 import torch
 
 from penstock.pipelines.batch.color import constants, to_planes
+from penstock.pipelines.batch.native_ops import library_for
 from penstock.pipelines.batch.upload_parameters import to_device
-from penstock.pipelines.native.library import native_library
 from penstock.pipelines.plan.augmentations import Floats, Op
 from penstock.pipelines.plan.moves import inverse_matrices, plain_moves
 
@@ -34,7 +34,7 @@ def warp_smoothly(images: torch.Tensor, ops: npt.NDArray[np.int8], values: Float
     taps = 2 if ops[0] < Op.SHEAR_X_BICUBIC else 4
     matrices = inverse_matrices(ops, values, (height, width))
     move = Op(plain_moves(ops[:1])[0])
-    library = native_library() if images.device.type == "cpu" and images.is_contiguous() else None
+    library = library_for(images)
     if library is not None:
         along = 1 if move in _DOWN else taps, 1 if move in _ACROSS else taps
         for image, matrix in zip(images, matrices, strict=True):

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from penstock.pipelines.batch import native_ops
 from penstock.pipelines.batch.color import GREY, add_weighted, blend, constants, power_of_two, take_upper_half
 from penstock.pipelines.batch.upload_parameters import to_device
 from penstock.pipelines.plan.augmentations import Floats, Op
@@ -21,9 +22,10 @@ OPS = (Op.BRIGHTNESS, Op.CONTRAST, Op.AUTO_CONTRAST, Op.EQUALIZE, Op.POSTERIZE, 
 def map_values(images: torch.Tensor, ops: npt.NDArray[np.int8], values: Floats) -> None:
     """Apply one of OPS to each image of uint8 [n, height, width, 3], in place; equal operations must be adjacent."""
     runs, begin = [], 0
+    by_torch = images.device.type == "cpu" and native_ops.library_for(images) is None
     for op, run in groupby(ops.tolist()):
         rows = slice(begin, begin := begin + sum(1 for _ in run))
-        if op in _ON_LEVELS and images.device.type == "cpu":  # faster without a table
+        if op in _ON_LEVELS and by_torch:  # faster without a table
             _ON_LEVELS[op](images[rows], values[rows])
         else:
             runs.append((Op(op), rows))
@@ -43,6 +45,10 @@ def map_values(images: torch.Tensor, ops: npt.NDArray[np.int8], values: Floats) 
 
 def look_up(images: torch.Tensor, tables: torch.Tensor) -> None:
     """Set images[i, y, x, c] to tables[i, c, images[i, y, x, c]], in place; both uint8, tables [n, 3, 256]."""
+    library = native_ops.library_for(images)
+    if library is not None:
+        native_ops.look_up(library, images, tables)
+        return
     torch.index_select(tables.view(-1), 0, _compute_places(images, torch.int32).view(-1), out=images.view(-1))
 
 
@@ -126,10 +132,17 @@ def _is_at_least(images: torch.Tensor, thresholds: npt.NDArray[Any]) -> torch.Te
 def _tabulate_contrast(images: torch.Tensor, factors: Floats) -> torch.Tensor:
     """Make the tables of Pillow's ImageEnhance.Contrast: a blend with the rounded mean of the grey image."""
     pixels = images.shape[1] * images.shape[2]
-    total = take_upper_half(add_weighted(images, *GREY)).sum((1, 2), dtype=torch.float64)
+    total = _sum_grey(images)
     pivot = total.add_(pixels / 2).div_(pixels, rounding_mode="floor").to(torch.float32)[:, None]
     factor = to_device(factors.astype(np.float32)[:, None], images.device)
     return blend(pivot, _levels(images.device, torch.float32).repeat(len(images), 1), factor)[:, None]
+
+
+def _sum_grey(images: torch.Tensor) -> torch.Tensor:
+    library = native_ops.library_for(images)
+    if library is not None:
+        return native_ops.sum_grey(library, images)
+    return take_upper_half(add_weighted(images, *GREY)).sum((1, 2), dtype=torch.float64)
 
 
 @lru_cache(maxsize=8)
@@ -154,15 +167,22 @@ def _tabulate_auto_contrast(images: torch.Tensor, _: Floats) -> torch.Tensor:
 
 def _tabulate_equalize(images: torch.Tensor, _: Floats) -> torch.Tensor:
     """Make the tables of Pillow's ImageOps.equalize: each channel's levels are spread by its histogram."""
-    n, pixels, device = len(images), images.shape[1] * images.shape[2], images.device
-    place = _compute_places(images, torch.int64).view(-1)
-    counts = torch.zeros((n, 3, 256), dtype=torch.int32, device=device)
-    counts.view(-1).scatter_add_(0, place, constants(device, 1).expand(place.shape))
+    pixels, counts = images.shape[1] * images.shape[2], _count_levels(images)
     upto = counts.cumsum(2)
     # Pillow omits the highest level that occurs: the count up to the previous level is the largest below the total.
     step = (upto % pixels).amax(2, keepdim=True).floor_divide_(255)
     spread = upto.sub_(counts).add_(step // 2).floor_divide_(step.clamp(min=1)).clamp_(max=255)
-    return torch.where(step > 0, spread, _levels(device, torch.int64))
+    return torch.where(step > 0, spread, _levels(images.device, torch.int64))
+
+
+def _count_levels(images: torch.Tensor) -> torch.Tensor:
+    library = native_ops.library_for(images)
+    if library is not None:
+        return native_ops.count_levels(library, images)
+    place = _compute_places(images, torch.int64).view(-1)
+    counts = torch.zeros((len(images), 3, 256), dtype=torch.int32, device=images.device)
+    counts.view(-1).scatter_add_(0, place, constants(images.device, 1).expand(place.shape))
+    return counts
 
 
 _TABLES_BY_VALUE = {

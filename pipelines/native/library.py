@@ -11,7 +11,7 @@ from typing import Any
 LIBRARY = Path(__file__).resolve().parent / "libpenstock.so"
 SWITCH = "PENSTOCK_NATIVE"  # 0 switches the library off
 CURE = "apt-get install gcc libc6-dev, then python -m penstock.pipelines.native.build"
-_ABI = 9  # PN_ABI of native.h
+_ABI = 10  # PN_ABI of native.h
 OK, NO_MEMORY = 0, 2  # pn_result of native.h; any other result leaves an image to the Python path
 _POINTER, _SIZE = ctypes.c_void_p, ctypes.c_size_t
 _INT32, _INT64, _UINT32, _UINT64 = ctypes.c_int32, ctypes.c_int64, ctypes.c_uint32, ctypes.c_uint64
@@ -34,6 +34,13 @@ _FUNCTIONS: dict[str, tuple[tuple[Any, ...], Any]] = {
     "pn_same_pixels": ((_POINTER, _SIZE, _INT32, _INT32, _POINTER, _POINTER), _INT32),
     "pn_release": ((_POINTER,), None),
     "pn_grey": ((_POINTER, _INT64), None),
+    "pn_sum_grey": ((_POINTER, _INT32, _INT64, _POINTER), None),
+    "pn_count_levels": ((_POINTER, _INT32, _INT64, _POINTER), None),
+    "pn_look_up": ((_POINTER, _INT32, _INT64, _POINTER), None),
+    "pn_adjust_color": ((_POINTER, _INT32, _INT64, _POINTER), None),
+    "pn_adjust_sharpness": ((_POINTER, _POINTER, _INT32, _INT32, _INT32, _POINTER), None),
+    "pn_turn_hue": ((_POINTER, _INT32, _INT64, _POINTER, _POINTER, _POINTER), None),
+    "pn_blur": ((_POINTER, _INT32, _INT32, _INT32, _POINTER, _INT32, _POINTER), None),
     "pn_move": ((_POINTER, _POINTER, _INT32, _INT32, _INT32, _POINTER, _POINTER), None),
     "pn_move_smoothly": ((_POINTER, _POINTER, _INT32, _INT32, _INT32, _INT32, _POINTER, _POINTER), None),
     "pn_locate_files": ((_POINTER, _INT64, _POINTER, _POINTER, _INT32), _INT32),

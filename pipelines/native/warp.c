@@ -1,5 +1,5 @@
-/* Pixels of the batch stage: shears, translations and rotations as in batch/geometry.py and batch/interpolate.py, and
- * grey as in batch/color.py, with equal results. */
+/* Moves of the batch stage: shears, translations and rotations as in batch/geometry.py and batch/interpolate.py, with
+ * equal results. */
 #include "native.h"
 
 #include <string.h>
@@ -7,14 +7,6 @@
 #define CHANNELS 3
 #define MOST_TAPS 4
 #define ROUNDING (1.0f / 2048) /* _ROUNDING of interpolate.py */
-
-/* Make `count` pixels of three channels grey, in place: Pillow's mode L. */
-PN_EXPORT void pn_grey(uint8_t *pixels, int64_t count) {
-  for (int64_t i = 0; i < count; i++, pixels += CHANNELS) {
-    uint32_t sum = 19595u * pixels[0] + 38470u * pixels[1] + 7471u * pixels[2] + 32768u;
-    pixels[0] = pixels[1] = pixels[2] = (uint8_t)(sum >> 16);
-  }
-}
 
 /* Write to `out` the pixels of `in` at the positions of moves.fixed_steps, or `fill` from outside the image. A
  * constant `bytes` makes each copy a single instruction. */

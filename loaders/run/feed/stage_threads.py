@@ -16,7 +16,7 @@ from penstock.loaders.run.workers.launch import deferred_signals
 from penstock.loaders.system.torch_threads import keep_own_number, run_alone
 
 Job = Callable[[], None]
-_MOST_THREADS = 8  # a job calls thousands of small operations of torch, each of which takes the interpreter lock
+_MOST_THREADS = 8  # a job also calls many small operations of torch, each of which takes the interpreter lock
 _POLL_S = 1.0
 _LEAVE_S = 2.0  # time at close for the threads to end
 

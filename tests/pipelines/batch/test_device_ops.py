@@ -12,7 +12,7 @@ from kernel_count import KernelCount
 
 from penstock.pipelines.augmentations import Augmentations
 from penstock.pipelines.batch import augment as rounds
-from penstock.pipelines.batch import blur, color, device_ops, geometry, interpolate, lookup_tables
+from penstock.pipelines.batch import blur, color, device_ops, geometry, interpolate, lookup_tables, native_ops
 from penstock.pipelines.batch.stage import BatchStage
 from penstock.pipelines.plan.augmentations import BatchKey, Op, plan_augmentations
 from penstock.pipelines.spec import ImagePipeline
@@ -71,8 +71,7 @@ def test_a_whole_plan_equals_the_cpus(
     plan = plan_augmentations(augment, size, BatchKey(3, 1, np.arange(200)))
     expected = rounds.augment(images, plan)
     monkeypatch.setattr(rounds, "_ON_CPU", rounds._ON_DEVICE)
-    for module in (color, geometry, interpolate):
-        monkeypatch.setattr(module, "native_library", lambda: None)  # as on a device
+    monkeypatch.setattr(native_ops, "native_library", lambda: None)  # as on a device
     monkeypatch.setattr(geometry, "_compute_places", device_ops.compute_places)
     monkeypatch.setattr(lookup_tables, "_ON_LEVELS", {})
     for module in (rounds, interpolate):
