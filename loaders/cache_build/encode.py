@@ -5,7 +5,8 @@
   (FILE).
 - jpeg, lossy: every image is decoded, resized and re-encoded, even if it is already small enough.
 - raw: every image is decoded, resized if requested, and stored as PIXELS.
-- array: every image but JPEGs is decoded with its channels and levels, and stored as a .npy file (FILE).
+- array: every image but JPEGs is decoded with its channels and levels, and stored as a .npy file (FILE), unless
+  pipelines for colours would read other pixels from it: levels of a palette, of few bits, or that count from white.
 
 Images that only pipelines with other channels or levels can decode are stored unchanged. An image that cannot be
 decoded is always stored unchanged, so that indices stay the same and reading it raises the same error as reading the
@@ -40,7 +41,7 @@ from penstock.pipelines.native.library import native_library
 from penstock.pipelines.native.recode import NativeRecoder
 from penstock.pipelines.resampling import resize
 from penstock.pipelines.sample.decode import ImageDecoder, ImageInfo, choose_jpeg_decoder
-from penstock.pipelines.sample.decode_bands import pack_array
+from penstock.pipelines.sample.decode_bands import is_only_bands, pack_array
 from penstock.pipelines.sample.orientation import swaps_sides
 from penstock.pipelines.spec import ImagePipeline
 
@@ -141,12 +142,25 @@ class SampleEncoder:
             return _as_file(data, origin, bad=error.code)
 
     def _encode_stored(self, data: bytes, label: int) -> Stored:
-        """Store a file as an array of its channels and levels; one that EXIF turns, unchanged."""
+        """Store a file as an array of its channels and levels; one that EXIF turns or with other colours, unchanged."""
         found = self._look.bands(data)
         levels = found.decode()
-        if found.exif != 1:
+        if found.exif != 1 or self._changes_colours(data, levels):
             return _as_file(data, _Origin(label, found.width, found.height, found.exif))
         return self._encode_levels(levels, label)
+
+    def _changes_colours(self, data: bytes, levels: npt.NDArray[np.generic]) -> bool:
+        """Return whether a pipeline for colours reads a file's levels, but other pixels, or none, from the file."""
+        if is_only_bands(data):  # decoded in the same way for all pipelines
+            return False
+        try:
+            as_array = self._any.full(pack_array(levels))
+        except LoaderError:  # with a message
+            return False
+        try:
+            return not np.array_equal(self._any.full(data), as_array)
+        except LoaderError:
+            return True
 
     def _encode_levels(self, levels: npt.NDArray[np.generic], label: int) -> Stored:
         """Store an array [h, w, channels] as a .npy file. Raises LoaderError E-UNSUPPORTED for a lossy encoding."""

@@ -60,6 +60,9 @@ def decode_mask(data: bytes | Mask) -> Mask:
             if image.format == "TIFF" and _has_more_bands(image):
                 cause = "a mask must have one channel, got a TIFF of several bands or pages"
                 raise LoaderError("E-UNSUPPORTED", cause, fix="save masks as PNG, grey or with a palette")
+            if image.mode == "I" and data.startswith(b"MM") and image.info.get("compression") != "raw":
+                cause = "a compressed big-endian TIFF of signed levels, whose byte order Pillow confuses"
+                raise LoaderError("E-UNSUPPORTED", cause, fix="save masks as PNG, grey or with a palette")
             restore = _find_levels(image, data)
             values = np.asarray(image.convert("L") if image.mode == "1" else image)
             bits = image.mode == "1"

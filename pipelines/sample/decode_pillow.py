@@ -30,7 +30,7 @@ except ImportError as error:
     ) from None
 
 IS_SIMD = ".post" in PIL.__version__  # Pillow-SIMD numbers its releases as post releases of the Pillow it follows
-_ORIENTATION_TAG = 0x0112
+_ORIENTATION_TAG, _BITS_TAG, _SAMPLE_FORMAT_TAG = 274, 258, 339
 _BAND_PIXELS = 4_000_000  # pixels of a large image that are converted per step
 _OTHER_ORDER = {"B": "L", "L": "B", "N": "B" if sys.byteorder == "little" else "L"}
 _WARNING_MODULES = rf"PIL\.|{re.escape(__name__)}$"  # modules of Pillow's warnings
@@ -157,19 +157,30 @@ def decode_stored(data: bytes, kind: str, size: tuple[int, int], *, deep: bool) 
 
 
 def read_wide_tiff(data: bytes, max_pixels: int) -> Bands | None:
-    """Return a TIFF of one channel and 32 bits per level; None if it has another layout. Raises LoaderError."""
+    """Return a TIFF of one channel and floats or 32 bits per level; None if Pillow does not read it, or reads it wrong.
+
+    It confuses the byte order of compressed big-endian levels, and levels of 32 bits are signed. Raises LoaderError.
+    """
     with _own_settings():
         try:
             with Image.open(io.BytesIO(data), formats=("TIFF",)) as image:
                 width, height = image.size
                 if width * height > max_pixels:
                     raise LoaderError("E-BOMB", f"{width}x{height} pixels declared, max_pixels is {max_pixels}")
-                if image.mode not in ("F", "I") or image.getexif().get(_ORIENTATION_TAG, 1) != 1:
+                is_swapped = data.startswith(b"MM") and image.info.get("compression") != "raw"
+                if image.mode not in ("F", "I") or is_swapped or image.getexif().get(_ORIENTATION_TAG, 1) != 1:
                     return None
-                levels = np.asarray(image)[:, :, None]
+                values = np.asarray(image)
+                levels = (values.view(np.uint32) if _has_32_unsigned_bits(image) else values)[:, :, None]
                 return Bands(width, height, 1, levels.dtype, 1, lambda: levels)
+        except UnidentifiedImageError:
+            return None
         except _DAMAGE as error:
             raise _failure(error) from None
+
+
+def _has_32_unsigned_bits(tiff: Any) -> bool:
+    return (tiff.tag_v2.get(_BITS_TAG), tiff.tag_v2.get(_SAMPLE_FORMAT_TAG, (1,))) == ((32,), (1,))
 
 
 def _decode_deep(image: ImageFile.ImageFile, data: bytes, kind: str) -> Levels:

@@ -21,7 +21,7 @@ _GREYS, _RGB, _SEPARATE, _UNSPECIFIED = (0, 1), 2, 2, 0  # values of photometric
 _REDUCED_OR_MASK = 1 | 4  # bits of a subfile's type
 _PARTS = ((273, 279), (324, 325))  # tags for offsets and lengths: of strips, of tiles
 _TYPES = {1: "u1", 3: "u2", 4: "u4"}  # BYTE, SHORT, LONG
-_UNSIGNED = 1
+_UNSIGNED, _USUAL_BITS = 1, (1, 2, 4, 8, 16)
 _MAX_PAGES = 64  # that are looked at
 
 
@@ -46,7 +46,11 @@ class TiffHeader(NamedTuple):
 
 
 def read_tiff(data: bytes) -> TiffHeader:
-    """Read the header. Raises LoaderError E-TRUNC, E-CORRUPT, or E-UNSUPPORTED for levels that are not integers."""
+    """Read the header.
+
+    Raises LoaderError E-TRUNC, E-CORRUPT, or E-UNSUPPORTED for levels that Pillow does not decode as 8 or 16 bits: it
+    scales 1, 2 and 4 bits, and inverts those that count from white, but not levels of 10, 12 or 14 bits, or of 16.
+    """
     try:
         values, places, _ = _read_directory(data, 4)
     except (struct.error, ValueError):
@@ -54,10 +58,12 @@ def read_tiff(data: bytes) -> TiffHeader:
     if not {_WIDTH, _HEIGHT} <= set(values):
         raise LoaderError("E-CORRUPT", "the TIFF does not declare a size")
     bits, samples, form = (int(values[tag].max()) if tag in values else 1 for tag in (_BITS, _SAMPLES, _SAMPLE_FORMAT))
-    if bits > 16 or form != _UNSIGNED:
+    counts_from_white = bits == 16 and _one(values, _PHOTOMETRIC, 1) == 0
+    if bits not in _USUAL_BITS or form != _UNSIGNED or counts_from_white:
         kind = {2: "signed", 3: "float"}.get(form, "unsigned")
-        cause = f"the TIFF has {kind} levels of {bits} bits"
-        raise LoaderError("E-UNSUPPORTED", cause, fix="convert it to unsigned levels of at most 16 bits")
+        cause = f"the TIFF has {kind} levels of {bits} bits" + ", which count from white" * counts_from_white
+        fix = "convert it to levels of 8 or 16 bits that count from black, or serve its levels with depth=32"
+        raise LoaderError("E-UNSUPPORTED", cause, fix=fix)
     parts = [pair for pair in _PARTS if set(pair) <= set(values)]
     ends = [_find_end(values[offsets], values[lengths]) for offsets, lengths in parts]
     width, height = int(values[_WIDTH][0]), int(values[_HEIGHT][0])
@@ -65,7 +71,7 @@ def read_tiff(data: bytes) -> TiffHeader:
 
 
 def is_wide_tiff(data: bytes) -> bool:
-    """Return whether a file is a TIFF that read_tiff refuses: its levels are floats, signed, or above 16 bits."""
+    """Return whether a file is a TIFF with levels that read_tiff refuses, such as floats, signed ones, or 12 bits."""
     if not data.startswith(MAGICS):
         return False
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 from collections import Counter
 from collections.abc import Callable
@@ -14,14 +15,17 @@ import numpy.typing as npt
 import pytest
 import simplejpeg
 import torch
+from band_images import grey_tiff
 from jpeg_samples import stoppable, unstoppable
 from odd_images import OddImage, corpus, encoded, exif_segment, jpeg, scene, textured
+from PIL import Image
 from stored_images import decode, head_of, stored_jpeg, stored_pixels
 from torch.nn import functional
 
 from penstock.loaders.cache_build import encode as cache_encode
 from penstock.loaders.cache_build.encode import SampleEncoder, Stored, shrink, shrink_size
 from penstock.loaders.data.cache.format import FILE, PIXELS, RECORD, STRIPS, Encoding, crc32
+from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.jpeg.header import parse_header
 from penstock.pipelines.jpeg.strips import restart_interval, segment_ends, segment_length
 from penstock.pipelines.native.recode import NativeRecoder, Recoded
@@ -277,6 +281,30 @@ def test_pixel_arrays_are_stored_as_pixels() -> None:
         stored = SampleEncoder(encoding).encode(image, 7)
         assert (stored.record["kind"], stored.record["strip_rows"]) == (PIXELS, 16)
         assert (stored_pixels(stored) == image).all()
+
+
+@pytest.mark.parametrize("bits", [1, 2, 4, 8, 12, 16])
+def test_arrays_show_the_colours_of_their_files(bits: int) -> None:
+    """An array cache keeps a file whose levels are other colours: few bits, levels that count from white, a palette."""
+    pytest.importorskip("tifffile")
+    levels = np.random.default_rng(bits).integers(0, 2**bits, (20, 24))
+    files = [grey_tiff(levels, bits, photometric) for photometric in (0, 1)]
+    if bits == 8:
+        colour = Image.fromarray(levels.astype(np.uint8)).convert("RGB").rotate(9)
+        lab = Image.frombytes("LAB", colour.size, colour.tobytes())
+        files += [encoded(image, "TIFF") for image in (colour.quantize(9), colour.convert("YCbCr"), lab)]
+    for data in files:
+        stored = SampleEncoder(Encoding(kind="array")).encode(data, 0).data
+        for depth in (8, 16):
+            decoder = ImageDecoder(ImagePipeline(depth=depth))
+            if outcome(decoder, stored) is not None:
+                assert np.array_equal(outcome(decoder, data), outcome(decoder, stored))
+
+
+def outcome(decoder: ImageDecoder, data: bytes) -> npt.NDArray[np.generic] | None:
+    with contextlib.suppress(LoaderError):
+        return decoder.full(data)
+    return None
 
 
 # ---- raw

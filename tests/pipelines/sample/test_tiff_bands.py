@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+import itertools
 from collections.abc import Sequence
 from itertools import zip_longest
 from typing import Any
 
 import numpy as np
 import pytest
-from band_images import decode, refuse
+from band_images import decode, grey_tiff, refuse
 
 from penstock.pipelines import ImagePipeline
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.fields.field_kinds import FieldKind, TargetRules
 from penstock.pipelines.fields.masks import decode_mask
+from penstock.pipelines.sample.decode import ImageDecoder
 from penstock.pipelines.sample.target_decoder import TargetDecoder
 
 tifffile = pytest.importorskip("tifffile")
@@ -122,6 +125,50 @@ def test_a_colour_with_a_preview_is_a_colour() -> None:
     levels = np.random.default_rng(6).integers(0, 256, (20, 24, 3), np.uint8)
     data = pages(levels, levels[::2, ::2], levels, photometric="rgb")
     np.testing.assert_array_equal(decode(data, 3, 8), levels)
+
+
+@pytest.mark.parametrize("bits", [1, 2, 4, 8, 10, 12, 14, 16])
+def test_levels_are_served_as_colours_or_refused(bits: int) -> None:
+    """Levels of colours are scaled to 8 bits, and inverted if they count from white; others need depth=32."""
+    levels, highest = np.random.default_rng(bits).integers(0, 2**bits, (20, 24)), 2**bits - 1
+    for photometric, shown in ((1, levels), (0, highest - levels)):
+        data = grey_tiff(levels, bits, photometric)
+        if bits > 8 and (bits, photometric) != (16, 1):
+            for depth in (8, 16):
+                with pytest.raises(LoaderError, match="or serve its levels with depth=32") as caught:
+                    ImageDecoder(ImagePipeline(depth=depth)).full(data)
+                assert caught.value.code == "E-UNSUPPORTED"
+                assert ("count from white" in caught.value.cause) == (bits == 16)
+            picture = TargetDecoder(None, ImagePipeline()).open(data)
+            assert np.array_equal(picture.crop((0, 0, 24, 20))[..., 0], levels)
+        else:
+            found = ImageDecoder(ImagePipeline(depth=16 if bits == 16 else 8)).full(data)
+            assert np.array_equal(found[..., 2], shown if bits == 16 else shown * 255 // highest)
+        if bits > 1:
+            assert np.array_equal(decode(data, 1)[..., 0], levels)
+
+
+@pytest.mark.parametrize("kind", ["i1", "u2", "i2", "u4", "i4", "u8", "i8", "f2", "f4", "f8"])
+def test_targets_and_masks_have_the_levels_of_the_file(kind: str) -> None:
+    """In each byte order and compression, or they are refused."""
+    pytest.importorskip("imagecodecs")
+    rng, served = np.random.default_rng(7), 0
+    limits = (-1e4, 1e4) if kind[0] == "f" else (np.iinfo(kind).min, float(np.iinfo(kind).max))
+    for byteorder, (compression, predictor), tile in itertools.product(
+        "<>", [(None, None), ("deflate", None), ("deflate", True), ("lzw", True), ("packbits", None)], (None, (16, 16))
+    ):
+        levels = rng.uniform(*limits, (20, 24, 1)).astype(kind)
+        if predictor and kind in ("u8", "i8"):
+            continue
+        data = tiff(levels, byteorder=byteorder, compression=compression, predictor=predictor, tile=tile)
+        rules = TargetRules(channels=1, scale=1, interpolation="nearest", fill=(0.0,))
+        target = FieldKind(kind="image", dtype="uint16" if kind == "u2" else "float32", target=rules)
+        found = TargetDecoder(target, ImagePipeline()).open(data).crop((0, 0, 24, 20))
+        np.testing.assert_array_equal(found, levels.astype(found.dtype))
+        with contextlib.suppress(LoaderError):
+            np.testing.assert_array_equal(decode_mask(data), levels[..., 0])
+            served += 1
+    assert (served > 0) == (kind in ("i1", "u2", "i2", "u4", "i4"))
 
 
 def test_the_orientation_is_applied_on_request_only() -> None:
