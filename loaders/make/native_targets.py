@@ -81,7 +81,7 @@ def native_targets(kind: FieldKind, pipeline: ImagePipeline, decoder: str) -> Na
     library, rules = native_library(), kind.target
     if library is None or rules is None or decoder not in NATIVE_DECODERS:
         return None
-    if (kind.dtype, rules.channels) != ("uint8", 3):
+    if (kind.dtype, rules.channels, rules.missing) != ("uint8", 3, None):
         return None
     fill, is_upright = tuple(map(int, rules.fill)), pipeline.exif == "apply"
     return NativeTargets(NativeStage(library, pipeline.max_pixels, apply_exif=is_upright, fill=fill), rules)

@@ -146,7 +146,8 @@ class WorkerFields:
                 whole = view_image(out, at[2], at[3], kind.channels)
                 out = whole[..., 0] if kind.target is None else whole
             filter_of = "nearest" if kind.target is None else kind.target.interpolation
-            place_window(crop_array(values, (x - left, y - top, w, h)), at, out, turn, flip, kind.outside, filter_of)
+            crop = crop_array(values, (x - left, y - top, w, h))
+            place_window(crop, at, out, turn, flip, kind.outside, filter_of, kind.missing)
 
     def _note_repair(self, row: int, cause: str) -> None:
         error = LoaderError("E-REPAIRED", cause)
@@ -226,5 +227,5 @@ def _open_mask(name: str, kind: FieldKind, file: bytes | Values) -> Picture:
 
 def _move(kind: FieldKind, values: Values, plan: AugmentPlan, row: int) -> Values:
     """Return a picture after the moves of the batch stage."""
-    is_smooth = kind.target is not None and kind.target.interpolation != "nearest"
+    is_smooth = kind.target is not None and kind.target.interpolation != "nearest" and kind.missing is None
     return move_picture(values, plan, row, kind.outside, scale=kind.scale, is_smooth=is_smooth)

@@ -62,6 +62,7 @@ class TargetRules:
         interpolation: filter of its resize, one of INTERPOLATIONS.
         fill: level of pixels outside the image, one per channel.
         mean, std: served is `(level - mean) / std`, one number per channel; () for the levels themselves.
+        missing: the level of pixels without a value, which are not mixed with others; None if all have one.
     """
 
     channels: int
@@ -70,8 +71,11 @@ class TargetRules:
     fill: tuple[float, ...]
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
+    missing: float | None = field(default=None, repr=False)  # as category_ids of FieldKind
 
     def __post_init__(self) -> None:
+        if self.missing is not None and self.missing != self.missing:
+            set_checked(self, missing=math.nan)
         # All NaNs become one object, because equal tuples have equal or identical elements.
         set_checked(self, fill=tuple(math.nan if level != level else level for level in self.fill))
 
@@ -148,6 +152,11 @@ class FieldKind:
     def outside(self) -> int | tuple[float, ...]:
         """Value of a mask's or image target's pixels outside the image."""
         return self.ignore_index if self.target is None else self.target.fill
+
+    @property
+    def missing(self) -> float | None:
+        """Level of an image target's pixels without a value; None if all have one."""
+        return None if self.target is None else self.target.missing
 
     def picture_shape(self, height: int, width: int) -> tuple[int, ...]:
         """Return the shape of a mask or image target that belongs to an image of this size."""

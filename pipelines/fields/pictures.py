@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
 import numpy.typing as npt
 
 from penstock.pipelines.image_types import TRANSPOSED, UPSIDE_DOWN, Window
@@ -41,12 +42,14 @@ def place_window(
     flip: bool,
     outside: int | tuple[float, ...],
     interpolation: str = "nearest",
+    missing: float | None = None,
 ) -> None:
     """Resize the window of a picture into `out`, and turn it as BatchPlan defines it for an image.
 
     crop: [h, w] or [h, w, channels]; out: [height, width] or [height, width, channels] of the same type. Pixels outside
     `place` become `outside`. With "nearest" each pixel has the value of the source pixel under its centre, exactly as
-    with Pillow's NEAREST, which torchvision uses for PIL images; the image's filters have the same centre.
+    with Pillow's NEAREST, which torchvision uses for PIL images; the image's filters have the same centre. missing: as
+    in resize_present.
     """
     turned = out[:, ::-1] if flip else out
     turned = turned[::-1] if turn & UPSIDE_DOWN else turned
@@ -54,7 +57,26 @@ def place_window(
     x, y, width, height = place
     if place != (0, 0, turned.shape[1], turned.shape[0]):
         turned[...] = outside
-    turned[y : y + height, x : x + width] = resize(crop, (height, width), interpolation)
+    turned[y : y + height, x : x + width] = resize_present(crop, (height, width), interpolation, missing)
+
+
+def resize_present(values: Values, size: tuple[int, int], interpolation: str, missing: float | None) -> Values:
+    """Resize values [h, w, channels], of which those equal to `missing` (NaN for NaNs) are not mixed with others.
+
+    A pixel is missing if the source pixel under its centre is, as with "nearest"; otherwise it is the mean of the
+    present values below the filter, with the filter's weights, which must not be negative.
+    """
+    if missing is None or interpolation == "nearest" or values.shape[:2] == size:
+        return resize(values, size, interpolation)
+    is_missing = values != values if missing != missing else values == missing
+    if not is_missing.any():
+        return resize(values, size, interpolation)
+    weights = resize((~is_missing).astype(np.float32), size, interpolation)
+    sums = resize(np.where(is_missing, 0, values).astype(np.float32), size, interpolation)
+    is_missing = resize(is_missing, size, "nearest") | (weights <= 0)
+    means = np.divide(sums, weights, out=np.zeros_like(sums), where=~is_missing)
+    rounded = means if values.dtype == np.float32 else means.round()
+    return np.where(is_missing, missing, rounded).astype(values.dtype)
 
 
 def scale_window(window: Window, scale: int) -> Window:

@@ -236,8 +236,11 @@ class About:
         if not self.fields:
             del values["fields"]
         for each in values.get("fields", ()):
-            if each["kind"]["target"] is None:  # as in caches of earlier versions
+            target = each["kind"]["target"]
+            if target is None:  # as in caches of earlier versions
                 del each["kind"]["target"]
+            elif target["missing"] is None:
+                del target["missing"]
         text = _to_json(values).encode("ascii")
         return text + bytes.fromhex(digest_of(text))
 

@@ -57,6 +57,8 @@ def add_fields(source: Source, of: Mapping[str, Field]) -> Data:
             digest.update(f"classes from {kind.first_class}".encode())
         if kind.target is not None:
             digest.update(repr(kind.target).encode())
+            if kind.missing is not None:
+                digest.update(f"missing {kind.missing}".encode())
     return as_data(source).add(Step(f"with fields {digest.hexdigest()}", after=f", with {', '.join(of)}", fields=of))
 
 
@@ -233,7 +235,7 @@ def _make_fields(source: Source, name: str, value: object) -> dict[str, Field]:
         warn_of_ignored_foreground(name, field.column.read, len(source), spec.ignore_index)
         return {name: field}
     if isinstance(spec, ImageTargets):
-        return {name: target_field(source, spec)}
+        return {name: target_field(source, spec, name)}
     if isinstance(spec, Keypoints):
         points, swaps = check_keypoints(spec.points, () if spec.swaps is None else spec.swaps, len(source))
         kind = FieldKind(kind="keypoints", swaps=swaps, points=points.shape[1], unpaired=spec.swaps is None)

@@ -24,12 +24,16 @@ from penstock.pipelines.messages.checked import (
     set_checked,
     shown,
 )
+from penstock.pipelines.messages.user_warnings import warn_user
 from penstock.pipelines.sample.target_decoder import Layout, TargetDecoder
 from penstock.pipelines.spec import MAX_CHANNELS, ImagePipeline
 
 _HIGHEST = {"uint8": 255, "uint16": 65535}
 _DTYPES = (*_HIGHEST, "float32")
 _MOST_SCALE = 16
+# Depth maps have a nearest distance: their lowest level is at least a part of the highest, except 0.
+_GAP, _FEW_LEVELS = 200, 16
+_COUNTED = 4096  # values whose levels are counted
 
 
 @dataclass(frozen=True)
@@ -52,9 +56,9 @@ class ImageTargets:
             and files with their number of bits.
         channels: number of channels, 1 to 64; None for that of the first target, without alpha. With 3, grey is
             repeated; alpha is dropped unless there are 2 or 4.
-        interpolation: filter of the resize: "bilinear", "bicubic", "lanczos" or "box" (antialiased), or "nearest",
-            which keeps values: use it for depth with invalid pixels. Moves by auto_augment take the nearest pixel with
-            "nearest", and are bilinear otherwise.
+        interpolation: filter of the resize: "bilinear" (None), "bicubic", "lanczos" or "box" (antialiased), or
+            "nearest", which keeps values. Moves by auto_augment take the nearest pixel with "nearest" or `missing`, and
+            are bilinear otherwise.
         scale: sides of a target as a multiple of its image's, and of the pipeline's size: 4 for super-resolution by 4.
             Windows are scaled exactly. With crop="random" both are copied without a resize, so that they agree to the
             pixel.
@@ -63,24 +67,30 @@ class ImageTargets:
             and `(value - mean) / std` for "float32".
         range: (low, high), serve levels as float32 from `low` for 0 to `high` for 255 or 65535: (-1, 1) for pix2pix,
             (0, 65535 / 256) for depth in metres that was stored as PNGs of 256 levels per metre, as in KITTI.
+        missing: level of pixels without a value, such as 0 in depth maps; NaN is possible for "float32". They are never
+            mixed with others: the same pixels are missing as with "nearest", and others are the mean of the values
+            below the filter. It is also the level outside the image. Not with filters that have negative weights,
+            "bicubic" and "lanczos".
     """
 
     where: Any
     dtype: Literal["uint8", "uint16", "float32"] | None = None
     channels: int | None = None
-    interpolation: Interpolation = "bilinear"
+    interpolation: Interpolation | None = None
     scale: int = 1
     fill: float | tuple[float, ...] = 0
     mean: float | tuple[float, ...] | None = None
     std: float | tuple[float, ...] | None = None
     range: tuple[float, float] | None = None
+    missing: float | None = None
 
     def __post_init__(self) -> None:
         if self.dtype is not None:
             checked_choice("dtype of image targets", self.dtype, _DTYPES)
         if self.channels is not None:
             set_checked(self, channels=checked_int("channels of image targets", self.channels, 1, MAX_CHANNELS))
-        checked_choice("interpolation of image targets", self.interpolation, INTERPOLATIONS)
+        if self.interpolation is not None:
+            checked_choice("interpolation of image targets", self.interpolation, INTERPOLATIONS)
         set_checked(self, scale=checked_int("scale of image targets", self.scale, 1, _MOST_SCALE))
         if self.range is not None:
             if self.mean is not None or self.std is not None:
@@ -90,6 +100,15 @@ class ImageTargets:
                 raise ValueError(f"range must be (low, high) with low below high, got {shown(self.range)}")
         if (self.mean is None) != (self.std is None):
             raise ValueError("image targets need both mean and std, or neither")
+        if self.missing is not None and self.interpolation in ("bicubic", "lanczos"):
+            raise ValueError(
+                f"missing needs interpolation 'bilinear', 'box' or 'nearest', got {self.interpolation!r}, which has "
+                "negative weights"
+            )
+        if self.missing is not None and self.fill != 0:
+            raise ValueError(
+                f"pass either fill or missing for image targets: {self.missing!r} is also the level outside"
+            )
 
     def rules(self, layout: Layout) -> FieldKind:
         """Return the kind of the field for targets of a layout. Raises ValueError for settings that do not fit it."""
@@ -97,9 +116,18 @@ class ImageTargets:
         if channels > MAX_CHANNELS:
             raise ValueError(f"the first target has {channels} channels, at most {MAX_CHANNELS} work")
         mean, std = self._moments(dtype, channels)
-        fill = _of_channels("fill", self.fill, channels, partial(_checked_level, dtype=dtype))
+        outside = self.fill if self.missing is None else self.missing
+        fill = _of_channels(
+            "missing" if self.missing is not None else "fill", outside, channels, partial(_checked_level, dtype=dtype)
+        )
         target = TargetRules(
-            channels=channels, scale=self.scale, interpolation=self.interpolation, fill=fill, mean=mean, std=std
+            channels=channels,
+            scale=self.scale,
+            interpolation=self.interpolation or "bilinear",
+            fill=fill,
+            mean=mean,
+            std=std,
+            missing=None if self.missing is None else fill[0],
         )
         return FieldKind(kind="image", dtype=dtype, target=target)
 
@@ -133,15 +161,43 @@ def _checked_level(name: str, value: Any, dtype: str) -> float:
     return float(checked_int(name, value, 0, _HIGHEST[dtype]))
 
 
-def target_field(source: Source, spec: ImageTargets) -> Field:
-    """Return the field of a source's image targets. Raises ValueError."""
+def target_field(source: Source, spec: ImageTargets, name: str) -> Field:
+    """Return the field of a source's image targets, called `name`. Raises ValueError."""
     where = spec.where.numpy(force=True) if hasattr(spec.where, "detach") else spec.where
     if not isinstance(where, np.ndarray):
         column: Any = find_pictures(source, where, "target")
     else:
         column = ArrayColumn(_check_array(where, len(source)))
     known = spec.channels is not None and spec.dtype is not None
-    return Field(spec.rules(Layout(0, "") if known else _find_layout(source, column)), column)
+    kind = spec.rules(Layout(0, "") if known else _find_layout(source, column))
+    if spec.interpolation is None and spec.missing is None and (kind.channels, kind.scale) == (1, 1):
+        _warn_of_missing(name, column, kind, len(source))
+    return Field(kind, column)
+
+
+def _warn_of_missing(name: str, column: Any, kind: FieldKind, count: int) -> None:
+    """Warn if targets look like depth maps, in which 0 is a missing value: they have 0, and no other low values."""
+    decoder, has_zeros, low, high, num_levels = TargetDecoder(kind, ImagePipeline()), False, np.inf, 0.0, 0
+    try:
+        for index in few_samples(count):
+            picture = decoder.open(column.read(index))
+            values = picture.crop((0, 0, picture.width, picture.height))
+            present = values[values != 0]
+            has_zeros = has_zeros or len(present) < values.size
+            if not len(present):
+                continue
+            low, high = min(low, float(present.min())), max(high, float(present.max()))
+            num_levels = max(num_levels, len(np.unique(present[:: 1 + len(present) // _COUNTED])))
+            if not low * _GAP > high:
+                return
+    except (LoaderError, OSError, ValueError):  # serving them reports the error
+        return
+    if has_zeros and num_levels >= _FEW_LEVELS:
+        warn_user(
+            f"field {name!r}: the targets contain 0 and no other value below {low:g}, so 0 may mean that a pixel "
+            "has no value, and the resize mixes it with its neighbours: pass ImageTargets(..., missing=0), or "
+            "interpolation='bilinear' if 0 is a value"
+        )
 
 
 def _check_array(values: npt.NDArray[Any], count: int) -> npt.NDArray[Any]:
