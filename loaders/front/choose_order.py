@@ -112,10 +112,12 @@ def _shuffle_classes(
             f"batch_size must be a multiple of the {per_class} samples of PerClass({per_class}), got {batch_size}"
         )
     labels = source.labels(np.arange(len(source), dtype=np.int64)).astype(np.int64)
-    counts = np.bincount(labels[labels >= 0])
-    small = int(((counts > 0) & (counts < per_class)).sum())
-    least = per_class if settings.small == LEAVE_OUT else 1
-    num_classes, per_batch = int((counts >= least).sum()), batch_size // per_class
+    least, per_batch = per_class if settings.small == LEAVE_OUT else 1, batch_size // per_class
+    order = make_class_shuffled(
+        labels, n=epoch_samples, seed=seed, per_class=per_class, per_batch=per_batch, least=least
+    )
+    counts = np.diff(order.starts)
+    num_classes, small = len(counts), int((counts < per_class).sum())
     if num_classes < per_batch:
         fewest = f" with at least {per_class} samples" * (least > 1)
         raise ValueError(
@@ -124,13 +126,11 @@ def _shuffle_classes(
         )
     if small and settings.small is None:
         warn_user(
-            f"{small:,} of {(counts > 0).sum():,} classes have fewer than {per_class} samples, so a batch contains "
+            f"{small:,} of {num_classes:,} classes have fewer than {per_class} samples, so a batch contains "
             f"some of their samples several times: pass PerClass({per_class}, small='leave_out') to leave these "
             "classes out, or small='repeat' to accept this",
         )
-    return make_class_shuffled(
-        labels, n=epoch_samples, seed=seed, per_class=per_class, per_batch=per_batch, least=least
-    )
+    return order
 
 
 def _shuffle_blocks(source: Source, blocks: Blocks, seed: int) -> BlockShuffled:
