@@ -25,6 +25,7 @@ from penstock.loaders.front.shuffles import Shuffle, checked_shuffle
 from penstock.loaders.front.stored_levels import refuse_other_levels
 from penstock.loaders.front.view_stages import check_mixing, checked_transforms, make_stage, sized_views
 from penstock.loaders.make.batch_planner import BatchPlanner
+from penstock.loaders.make.class_numbering import note_classes
 from penstock.loaders.make.engine_contract import Engine
 from penstock.loaders.make.finishing import finishing_steps
 from penstock.loaders.make.native_rows import suits_native_library
@@ -305,6 +306,7 @@ def create_loader(  # noqa: PLR0913  this function accepts all settings of a loa
         about=_describe(choice, planner, stages[0]),
         follows=name_line(sys._getframe(1)) if rank is None else None,
     )
+    note_classes(loader, named, len(views), trains=shuffled or is_random)
     if dtype.is_floating_point and not isinstance(stages[0], PlainStage):
         note_normalising(loader, named, views, trains=shuffled or is_random)
     return loader

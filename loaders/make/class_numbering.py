@@ -1,0 +1,73 @@
+"""A warning about training and evaluation loaders of one process that number the same classes differently."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from penstock.loaders.data.sources.contract import Source
+from penstock.pipelines.messages.checked import shown
+from penstock.pipelines.messages.user_warnings import warn_user
+
+
+class ClassNumbering(NamedTuple):
+    """How a loader numbers classes.
+
+    Attributes:
+        classes: the class names of each label, "" for the only one, by class number.
+        trains: whether it serves shuffled samples; otherwise it evaluates.
+    """
+
+    classes: Mapping[str, tuple[bytes, ...]]
+    trains: bool
+
+    def is_part_of(self, other: ClassNumbering) -> bool:
+        """Return whether `other` has at least half of the classes of each label; otherwise it is for other data."""
+        if self.classes.keys() != other.classes.keys():
+            return False
+        pairs = ((names, other.classes[label]) for label, names in self.classes.items())
+        return all(names == known or 2 * len(set(names) & set(known)) >= len(names) for names, known in pairs)
+
+    def find_moved(self, other: ClassNumbering) -> tuple[str, bytes, int, int] | None:
+        """Return the first class with another number in `other`: label, name, and both numbers; None if all agree."""
+        for label, names in self.classes.items():
+            if names == other.classes[label]:
+                continue
+            number_of = {name: number for number, name in enumerate(other.classes[label])}
+            for number, name in enumerate(names):
+                if number_of.get(name, number) != number:
+                    return label, name, number, number_of[name]
+        return None
+
+
+_open: weakref.WeakKeyDictionary[object, ClassNumbering] = weakref.WeakKeyDictionary()
+_has_warned = False
+
+
+def note_classes(loader: object, source: Source, num_views: int, *, trains: bool) -> None:
+    """Note the classes of a loader, and warn once per process if an evaluation numbers them as no training does.
+
+    Only existing loaders are compared, and an evaluation only with trainings that have at least half of its classes:
+    others are for other data. It needs to agree with one of them. Loaders that train on several views are not compared:
+    they need no labels.
+    """
+    global _has_warned
+    if trains and num_views > 1:
+        return
+    classes = getattr(source, "label_classes", {}) or {"": tuple(source.classes)}
+    new = _open[loader] = ClassNumbering(classes, trains)
+    every = list(_open.values())
+    for evaluation in [new] if not trains else [one for one in every if not one.trains]:
+        related = [one for one in every if one.trains and evaluation.is_part_of(one)]
+        moved = [evaluation.find_moved(training) for training in related]
+        if _has_warned or not moved or moved[-1] is None or None in moved:
+            continue
+        _has_warned = True  # first: the warning may be an error
+        label, name, ours, theirs = moved[-1]
+        warn_user(
+            f"{f'{label}: ' * bool(label)}class {shown(os.fsdecode(name))} has number {ours} in the evaluation and "
+            f"{theirs} in the training, because their data has different classes: pass the training loader's classes "
+            "to the evaluation as classes="
+        )
