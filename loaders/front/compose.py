@@ -12,6 +12,7 @@ from typing_extensions import Unpack
 
 from penstock.loaders.data.cache.hdf5_cache import Hdf5Cache
 from penstock.loaders.data.fields.field_specs import Boxes, Coco, Keypoints, Yolo, count_values, field_source
+from penstock.loaders.data.labels.class_names import warn_of_joined_classes
 from penstock.loaders.data.labels.collect_texts import LEAVE_OUT
 from penstock.loaders.data.labels.labelled import count_labels, label_source
 from penstock.loaders.data.sources.contract import SampledSource, Source
@@ -205,6 +206,7 @@ def mix(parts: Mapping[str, tuple[SourceLike, Any]], **options: Unpack[OpenOptio
         raise ValueError(f"the names of a mix must differ as text, got {shown(list(parts))}")
     shares = _checked_shares({name: share for name, (_, share) in named.items()})
     sources = [open_source(source, **options) for source, _ in named.values()]
+    warn_of_joined_classes(sources)
     return Data(sources, joined=True, mixture=MixtureShares(tuple(named), tuple(map(len, sources)), shares))
 
 
@@ -268,4 +270,6 @@ def concat(sources: Sequence[SourceLike], **options: Unpack[OpenOptions]) -> Sam
     """
     if isinstance(sources, (str, bytes, os.PathLike)):
         raise ValueError(f"concat takes a list of sources, got {shown(sources)}")
-    return join_sources([open_source(source, **options) for source in sources])
+    opened = [open_source(source, **options) for source in sources]
+    warn_of_joined_classes(opened)
+    return join_sources(opened)

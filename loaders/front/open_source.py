@@ -24,6 +24,7 @@ from penstock.loaders.data.files.image_folder import ImageFolder
 from penstock.loaders.data.files.indexed_source import IndexedSource
 from penstock.loaders.data.files.path_patterns import expand_pattern, is_pattern
 from penstock.loaders.data.foreign_data import cure_by_name, cure_of_missing, cure_of_object, cure_of_option
+from penstock.loaders.data.labels.class_names import IN_FOLDERS, warn_of_classes, warn_of_joined_classes
 from penstock.loaders.data.labels.class_numbers import checked_classes, checked_classes_by_label
 from penstock.loaders.data.labels.collect_texts import NO_TEXTS, RAISE, TextOptions
 from penstock.loaders.data.labels.labelled import are_targets, label_source, names_numbers
@@ -131,7 +132,9 @@ def _open_list(specs: Sequence[Any], **options: Any) -> Source:
         kind = _kind_of(files)
         if kind is not None and all(is_url(file) or os.path.exists(file) for file in files):
             return _open_found(kind, files, find, lambda: _open_list(paths, **options), options)
-    return join_sources([_open_data(spec, options) for spec in specs])
+    sources = [_open_data(spec, options) for spec in specs]
+    warn_of_joined_classes(sources)
+    return join_sources(sources)
 
 
 def _expand(path: bytes) -> Collection[bytes]:
@@ -193,6 +196,7 @@ KINDS = (
     Kind(OBJECT, "a list of these", _is_list_of_data, _open_list, ("classes",)),
     Kind(OBJECT, "a pair (images, labels) of arrays", _is_array_pair, _open_arrays, ("classes",)),
 )
+_CLASS_FOLDERS = (ImageFolder, open_url_folder, open_lists.open_samples)  # openers of folders without `classes`
 # Options of create_loader that belong to the source, for every backend.
 SOURCE_OPTIONS = frozenset(name for kind in KINDS for name in kind.options) | frozenset(PART_OPTIONS)
 
@@ -278,6 +282,8 @@ def _open_kind(kind: Kind, what: object, options: dict[str, Any]) -> Source:
     try:
         source = kind.open(what, **options)
         source = source if beside.place is None else add_texts_beside(source, beside)
+        if kind.open in _CLASS_FOLDERS and classes is None:
+            warn_of_classes(source.classes, cure=IN_FOLDERS)
         return choose_classes(source, checked_classes(classes))
     except LoaderError as error:
         cure = cure_by_name(what) if error.code == "E-NODATA" and isinstance(what, bytes) else None

@@ -13,7 +13,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.data.arrow.arrow_columns import AUTO, Label, choose_typed, read_features, refuse_other_columns
+from penstock.loaders.data.arrow.arrow_columns import (
+    AUTO,
+    Chosen,
+    Label,
+    choose_typed,
+    read_features,
+    refuse_other_columns,
+)
 from penstock.loaders.data.arrow.arrow_labels import ArrowLabels
 from penstock.loaders.data.arrow.arrow_package import Schema, arrow_errors, import_pyarrow
 from penstock.loaders.data.arrow.arrow_values import locate_values
@@ -124,6 +131,15 @@ class ArrowFiles:
         parts = (FORMAT, *options, *map(os.path.realpath, self.paths), b"", *map(os.path.realpath, self.indices))
         return hashlib.blake2b(repr(parts).encode(), digest_size=16).hexdigest()
 
+    @property
+    def has_list(self) -> bool:
+        """Whether the classes are listed, by the user or in the files."""
+        return self.classes is not None or bool(self._choose(ArrowFile(self.paths[0]).schema).classes)
+
+    def _choose(self, schema: Schema) -> Chosen:
+        features = read_features(schema, self.info)
+        return choose_typed(schema, features, self.image, self.label, text=self.text)
+
     def index(self) -> tuple[SamplesWriter, Labels]:
         """Locate all images; return the index to save, and labels that are not class numbers.
 
@@ -131,8 +147,7 @@ class ArrowFiles:
         """
         rows, first = ImageRows(), ArrowFile(self.paths[0])
         chunks: list[_Chunks] = []
-        features = read_features(first.schema, self.info)
-        columns = choose_typed(first.schema, features, self.image, self.label, text=self.text)
+        columns = self._choose(first.schema)
         labels = ArrowLabels(columns, self.classes, self.missing_labels, self.text)
         for path in self.paths:
             file = first if path == self.paths[0] else ArrowFile(path)
@@ -223,4 +238,4 @@ def open_described(files: ArrowFiles, reopen: Callable[[], Source], max_file_byt
     where = printable(files.paths[0]) + (f" and {len(files.paths) - 1:,} more" if len(files.paths) > 1 else "")
     warn_of_left_out(samples.header.skipped, samples.header.examples, where)
     images = IndexedSource(samples, max_file_bytes, lambda rescan: only_whole(reopen()))
-    return serve_labels(images, labels, has_list=files.classes is not None or bool(files.info))
+    return serve_labels(images, labels, has_list=files.has_list)

@@ -67,6 +67,7 @@ class ParquetSource(BySample):
         skipped: reason -> number of skipped rows.
         num_bytes: uncompressed bytes of all row groups.
         retries: number of reads repeated because of transient failures.
+        declares_classes: whether the files list the classes.
         label_index: texts, and labels that are not class numbers, for serve_labels; None if there are none.
     """
 
@@ -106,7 +107,7 @@ class ParquetSource(BySample):
         columns = choose_typed(schema, read_features(schema), image, label, paths=False, text=texts)
         for footer in footers:
             refuse_other_columns(columns, footer.schema, footer.container.name)
-        self._image = columns.image
+        self._image, self.declares_classes = columns.image, bool(columns.classes)
         self._groups = _index_groups(footers)
         self._group_starts = np.cumsum(np.concatenate([[0], *(footer.group_rows for footer in footers)]))
         labels = ArrowLabels(columns, classes, missing_labels, texts)

@@ -183,4 +183,5 @@ def open_parquet(paths: list[bytes], **options: Any) -> Source:
     remote = check_reading(paths, **of_remote)
     are_urls = is_url(paths[0])
     images = UrlParquetSource(paths, remote=remote, **options) if are_urls else ParquetSource(paths, **options)
-    return serve_labels(images, images.label_index, has_list=options.get("classes") is not None)
+    has_list = options.get("classes") is not None or images.declares_classes
+    return serve_labels(images, images.label_index, has_list=has_list)

@@ -33,6 +33,14 @@ def number_labels(
     return _number_names([label for label in labels if isinstance(label, str)], classes, fail)
 
 
+def sort_numbers(labels: Sequence[ClassLabel]) -> tuple[bytes, ...] | None:
+    """Return names sorted by value if all are numbers; otherwise None."""
+    names = [name for name in labels if isinstance(name, str) and name.isdecimal()]
+    if not names or len(names) < len(labels):
+        return None
+    return tuple(map(os.fsencode, sorted(names, key=lambda name: (int(name), name))))
+
+
 def checked_classes(classes: object) -> tuple[bytes, ...] | None:
     """Return the option `classes`. Raises ValueError unless it is a list of names; a set, for example, has no order."""
     if classes is None:

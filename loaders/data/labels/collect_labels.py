@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loaders.data.labels.class_numbers import ClassLabel, checked_classes, number_labels
+from penstock.loaders.data.labels.class_names import cure_of_missing, may_be_missing
+from penstock.loaders.data.labels.class_numbers import ClassLabel, checked_classes, number_labels, sort_numbers
 from penstock.loaders.data.labels.label_text import BOOLEANS, is_number, plain_label, read_text
 from penstock.loaders.data.labels.row_errors import Fail, where_is
 from penstock.loaders.data.labels.stored_labels import ALONE
@@ -106,7 +107,10 @@ class LabelCollector:
     def _add(self, label: object, fail: Fail, row: int, place: int) -> None:
         plain = self._read(label, fail, row)
         if plain is None:
-            self._miss([place], fail, row, _NO_LABEL + " (not a number)" * isinstance(label, float))
+            why = " (not a number)" if isinstance(label, float) else ""
+            if isinstance(label, str) and label.strip():
+                why = f" ({shown(label)} is not {'a number' if self._are_floats else 'in classes'})"
+            self._miss([place], fail, row, _NO_LABEL + why)
         elif isinstance(plain, float):
             self._add_float(plain, label, fail, row)
         elif isinstance(plain, (str, int)):
@@ -128,7 +132,7 @@ class LabelCollector:
             return plain or None
         text = plain.strip() if isinstance(plain, str) else ""
         if self._are_floats and isinstance(plain, (str, int)):
-            plain = BOOLEANS.get(text, plain)
+            plain = None if may_be_missing(text) else BOOLEANS.get(text, plain)
         elif self._listed and isinstance(plain, str if self.keeps_numbers else (str, int, float)):
             name = text if isinstance(plain, str) else repr(plain)
             self._looked_up |= {plain} if isinstance(plain, int) else set()
@@ -136,7 +140,7 @@ class LabelCollector:
                 return plain
             if os.fsencode(name) in self._listed:
                 return name
-            if is_number(name) and float(name) == -1:
+            if (is_number(name) and float(name) == -1) or may_be_missing(text):
                 return None
             whole = name.split(".")[0].lstrip("+").lstrip("0") or "0"
             if self._lists_numbers and is_number(name):
@@ -146,7 +150,8 @@ class LabelCollector:
             try:
                 plain = read_text(plain)
             except ValueError as error:
-                raise self._error(fail, row, f"label {shown(text)} is {error}", _LIST_NAMES) from None
+                fix = _LIST_NAMES + cure_of_missing([text])
+                raise self._error(fail, row, f"label {shown(text)} is {error}", fix) from None
         if isinstance(plain, int) and (self._are_floats or abs(plain) > _LARGEST):
             return float(plain) if abs(plain) <= _LARGEST else float("inf")
         if plain is not None and not isinstance(plain, float):
@@ -296,7 +301,8 @@ class LabelCollector:
             self._kind, self._first = kind, f"label {shown(label)} of {where_is(fail, row)}"
         elif self._kind != kind:
             cause = f"label {shown(label)} is {kind}, but {self._first} is {self._kind}"
-            raise self._error(fail, row, cause, f"{_ONE_KIND}, or list all classes with classes= if they are names")
+            fix = f"{_ONE_KIND}, or list all classes with classes= if they are names"
+            raise self._error(fail, row, cause, fix + cure_of_missing([label, *self._codes]))
 
     def _error(self, fail: Fail, row: int, cause: str, fix: str | None = None) -> Exception:
         return fail(row, f"{self._name}: {cause}" if self._name else cause, fix)
@@ -338,7 +344,7 @@ class LabelCollector:
             return StoredValues(values[kept], names)
         labels = list(self._codes)
         if self._kind == SET:
-            numbers, classes = number_labels(labels, self._classes or _in_order(labels), self._fail)
+            numbers, classes = number_labels(labels, self._classes or sort_numbers(labels), self._fail)
             if not classes:
                 raise ValueError("labels must name at least one class, but all their sets are empty")
             sets, rows = np.zeros((len(kept), -(-len(classes) // 8)), np.uint8), np.arange(len(kept))
@@ -381,14 +387,6 @@ class LabelCollector:
             "classes are sorted by name: pass classes= for another order"
         )
         return None
-
-
-def _in_order(labels: Sequence[ClassLabel]) -> tuple[bytes, ...] | None:
-    """Return names sorted by value if all are numbers; otherwise None."""
-    names = [name for name in labels if isinstance(name, str) and name.isdecimal()]
-    if not names or len(names) < len(labels):
-        return None
-    return tuple(map(os.fsencode, sorted(names, key=lambda name: (int(name), name))))
 
 
 def _find_firsts(codes: npt.NDArray[np.integer], count: int) -> npt.NDArray[np.int64]:

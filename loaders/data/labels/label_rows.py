@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Mapping
 
 import numpy as np
@@ -16,10 +15,8 @@ from penstock.loaders.data.labels.stored_labels import ALONE, Labels
 from penstock.loaders.data.samples.saved_texts import TEXT
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.messages.checked import checked_choice, shown
-from penstock.pipelines.messages.user_warnings import warn_user
 
 _NO_LABELS = "pass label=None if the images have no labels"
-_FEW_ROWS = 16  # so few rows may each have a different class
 
 
 class LabelRows:
@@ -149,21 +146,6 @@ class LabelRows:
             raise texts.missing_error()
         self.lacks_text = missing & ~self.left_out
         self.left_out = self.left_out | missing
-
-
-def warn_of_rare_classes(labels: npt.NDArray[np.integer], classes: Collection[bytes]) -> None:
-    """Warn if most class names occur once, as in a column of texts that are not classes."""
-    if len(labels) < _FEW_ROWS or 2 * len(classes) <= len(labels) or all(name.isdigit() for name in classes):
-        return
-    counts = np.bincount(labels)
-    counts = counts[counts > 0]
-    if 2 * len(counts) > len(labels):
-        first = shown(os.fsdecode(next(iter(classes))))
-        warn_user(
-            f"the labels of {len(labels):,} samples are {len(counts):,} different names, such as {first}, and each is "
-            "a class: if these are texts such as captions, pass their place as text= and not as label=; otherwise "
-            "choose another column with label=, or list the names with classes="
-        )
 
 
 def _categories_of(column: object) -> list[object]:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sized
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from penstock.loaders.data.labels.class_names import warn_of_classes
 from penstock.loaders.data.labels.class_numbers import Classes, checked_classes, checked_classes_by_label
-from penstock.loaders.data.labels.label_rows import LabelRows, warn_of_rare_classes
+from penstock.loaders.data.labels.label_rows import LabelRows
 from penstock.loaders.data.labels.label_text import is_number
 from penstock.loaders.data.labels.stored_labels import ALONE, NOT_CLASSES, Labels, keep_labels
 from penstock.loaders.data.samples.columns import SavedColumns, StoredValues
@@ -28,7 +30,7 @@ _NO_LABEL = "give every sample a label, or select the labelled ones with subset=
 def serve_labels(source: Source, index: SavedColumns | None, *, has_list: bool = True) -> Source:
     """Return `source` with the labels and texts in `index`, if there is one.
 
-    Warn of texts that are unlikely to be classes, unless the user listed the classes (`has_list`).
+    Warn of classes that are unlikely to be meant, unless the user listed the classes (`has_list`).
     """
     served = source
     if index is not None and SavedTexts.is_in(index):
@@ -40,12 +42,16 @@ def serve_labels(source: Source, index: SavedColumns | None, *, has_list: bool =
         after = f", with {f'labels {names}' if names else 'other labels'}"
         served = as_data(served).add(Step(f"with labels {index.identity}", after=after, labels=index))
     if not has_list and index is not None and index.labels:
-        for values, classes in index.labels.values():
-            if values.dtype == np.int32:
-                warn_of_rare_classes(values, classes)
-    elif not has_list and 2 * len(served.classes) > len(served):
-        warn_of_rare_classes(served.labels(np.arange(len(served))), served.classes)
+        for name, (values, classes) in index.labels.items():
+            numbers = partial(np.asarray, values) if values.dtype == np.int32 else None
+            warn_of_classes(classes, len(values), numbers, name=name)
+    elif not has_list:
+        warn_of_classes(served.classes, len(served), partial(_all_labels, served))
     return served
+
+
+def _all_labels(source: Source) -> npt.NDArray[np.int64]:
+    return source.labels(np.arange(len(source)))
 
 
 def warn_of_lost_labels(source: Source) -> None:
@@ -98,15 +104,18 @@ def label_source(source: Source, labels: Any, classes: object = None) -> Source:
     if callable(labels):
         labels = call_by_name(source, labels, "labels")
     if not isinstance(labels, Mapping):
-        index = keep_labels(read_labels(labels, len(source), listed))
-        return serve_labels(source, index, has_list=listed is not None)
+        return _serve_new(source, read_labels(labels, len(source), listed), has_list=listed is not None)
     if not labels or not all(isinstance(name, str) and name for name in labels):
         raise ValueError(f"labels must have names that are strings, got {shown(list(labels))}")
     of = {} if listed is None else listed
     if not isinstance(of, Mapping) or not of.keys() <= labels.keys():
         raise ValueError("classes for several labels must be a dict by the labels' names")
-    index = keep_labels({name: _read_named(name, labels[name], len(source), of) for name in labels})
-    return serve_labels(source, index, has_list=listed is not None)
+    named = {name: _read_named(name, labels[name], len(source), of) for name in labels}
+    return _serve_new(source, named, has_list=listed is not None)
+
+
+def _serve_new(source: Source, labels: Labels, *, has_list: bool) -> Source:
+    return serve_labels(source, keep_labels(labels), has_list=has_list)
 
 
 def read_labels(labels: Any, num_samples: int, classes: Classes = None) -> Labels:

@@ -13,6 +13,7 @@ from penstock.loaders.data.files.indexed_source import MAX_FILE_BYTES, IndexedSo
 from penstock.loaders.data.files.left_out import IMAGE_SUFFIXES, UNREAD_SUFFIXES, warn_of_left_out, warn_of_parts
 from penstock.loaders.data.files.path_patterns import AnyPath
 from penstock.loaders.data.labels.choose_columns import choose_columns
+from penstock.loaders.data.labels.class_names import IN_FOLDERS, warn_of_classes
 from penstock.loaders.data.labels.collect_texts import RAISE, TextOptions
 from penstock.loaders.data.labels.labelled import serve_labels
 from penstock.loaders.data.labels.row_errors import RowOrigin
@@ -153,6 +154,7 @@ def open_images(paths: Collection[bytes], *, classes: Classes | None = None, **o
     source = _open_rows(RowPacker(classes, are_names=True), rows, None, has_list=True, **options)
     if classes is None:
         warn_of_parts(source.classes, "the pattern")
+        warn_of_classes(source.classes, cure=IN_FOLDERS)
     return source
 
 

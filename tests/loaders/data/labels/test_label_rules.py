@@ -314,10 +314,10 @@ def test_labels_in_arrays_follow_the_rules(tmp_path: Path) -> None:
 
 
 def test_class_numbers_joined_with_names_warn_that_they_change(tmp_path: Path) -> None:
-    numbers, names = (open_source(write("list", tmp_path, labels)) for labels in ([0, 2], ["-", "a"]))
+    numbers, names = (open_source(write("list", tmp_path, labels)) for labels in ([0, 2], ["+", "a"]))
     with pytest.warns(UserWarning, match="class 0 of one source, named '0', is now class 1"):
         joined = concat([numbers, names])
-    assert joined.classes == (b"-", b"0", b"1", b"2", b"a")
+    assert joined.classes == (b"+", b"0", b"1", b"2", b"a")
 
 
 def test_class_numbers_joined_with_names_warn_that_they_are_other_classes(tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ from source_kinds import TABLES, Rows, Where
 from tar_files import write_tar
 
 from penstock.loaders import LoaderError, concat, open_source, with_labels
-from penstock.loaders.data.labels.label_rows import warn_of_rare_classes
 from penstock.loaders.data.sources.contract import ONE_CLASS
 
 CONTAINERS = [name for name in TABLES if name != "list"]  # its captions are lists of with_fields, or files
@@ -243,5 +242,3 @@ def test_labels_that_are_classes_give_no_warning(tmp_path: Path, recwarn: pytest
     open_labels("listed", names, classes=names)
     open_labels("pairs", [f"class {number // 2}" for number in range(40)])
     assert [str(warning.message) for warning in recwarn] == []
-    with pytest.warns(UserWarning, match="21 different names"):  # more than half
-        warn_of_rare_classes(np.minimum(np.arange(40), 20), [f"class {number}".encode() for number in range(21)])
