@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from array import array
 from collections.abc import Mapping, Sized
 from functools import partial
 from typing import Any
@@ -10,12 +11,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from penstock.loaders.data.files.indexed_source import IndexedSource
 from penstock.loaders.data.labels.class_names import warn_of_classes
 from penstock.loaders.data.labels.class_numbers import Classes, checked_classes, checked_classes_by_label
+from penstock.loaders.data.labels.conflicts import find_conflicts
 from penstock.loaders.data.labels.label_rows import LabelRows
 from penstock.loaders.data.labels.label_text import is_number
 from penstock.loaders.data.labels.stored_labels import ALONE, NOT_CLASSES, Labels, keep_labels
 from penstock.loaders.data.samples.columns import SavedColumns, StoredValues
+from penstock.loaders.data.samples.samples_writer import CHUNK
 from penstock.loaders.data.samples.saved_texts import SavedTexts
 from penstock.loaders.data.sources.contract import Source, field_kinds_of, has_labels, has_targets
 from penstock.loaders.data.sources.data import as_data
@@ -115,6 +119,12 @@ def label_source(source: Source, labels: Any, classes: object = None) -> Source:
 
 
 def _serve_new(source: Source, labels: Labels, *, has_list: bool) -> Source:
+    """Return `source` with new labels. Warn of files that a list contains several times, with different labels."""
+    if isinstance(source, IndexedSource) and not source.samples.has_ranges and not any(source.samples.folder_stamps()):
+        names, hashes = source.samples.container_names, array("q")
+        for first in range(0, len(source), CHUNK):
+            hashes.extend(map(hash, names(np.arange(first, min(first + CHUNK, len(source))))))
+        find_conflicts(hashes, labels, source.path).warn()
     return serve_labels(source, keep_labels(labels), has_list=has_list)
 
 

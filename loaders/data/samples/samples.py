@@ -60,6 +60,7 @@ class SamplesHeader:
         labels: hex digest of the labels next to this index, if they are not class numbers.
         kind: kind of the containers, in words: "tar files"; "" if each is a sample.
         flat: whether the samples have no labels and form one class.
+        conflicts: number of images that are listed with different labels, and the first one in words.
     """
 
     fingerprint: str
@@ -71,6 +72,7 @@ class SamplesHeader:
     labels: str = ""
     kind: str = ""
     flat: bool = False
+    conflicts: tuple[int, str] = (0, "")
     format: int = FORMAT
 
 

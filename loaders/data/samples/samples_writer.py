@@ -123,6 +123,7 @@ class SamplesWriter:
 
     Attributes:
         left_out: entries that are not served.
+        conflicts: as in SamplesHeader.
         classes: names of the classes.
         containers: the containers.
         paths: digest of the paths of containers in folders.
@@ -134,7 +135,7 @@ class SamplesWriter:
     def __init__(self, *, root: bytes = b"", rules: bytes = b"", kind: str = "") -> None:
         self.root, self.rules, self.kind, self.flat = root, rules, kind, False
         self.made_by = self.labels_digest = ""
-        self.left_out = LeftOut()
+        self.left_out, self.conflicts = LeftOut(), (0, "")
         self.classes: list[bytes] = []
         self.folders, self.folder_labels, self.folder_mtimes = PackedNames(), array("i"), array("q")
         self._folder_ctimes, self._folder_inodes = array("q"), array("Q")
@@ -220,6 +221,7 @@ class SamplesWriter:
             labels=self.labels_digest,
             kind=self.kind,
             flat=self.flat,
+            conflicts=self.conflicts,
         )
         has_stamps = any(self._inodes)
         columns: Columns = {

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.loaders.data.files.left_out import NO_ROW_LABEL, NO_ROW_TEXT
+from penstock.loaders.data.labels.conflicts import find_conflicts, hash_paths
 from penstock.loaders.data.labels.stored_labels import Labels, has_labels, split_classes
 from penstock.loaders.data.remote.object_stats import NONE_LISTED, Listed, stat_places
 from penstock.loaders.data.remote.object_store import is_url
@@ -61,15 +62,21 @@ def index_list(
     writer.left_out.counts += Counter(lost)  # keeps only positive counts
     kept = _arrange_entries(writer, packer, folders, numbers)
     names = _name_files(writer, packer, folders, kept, has_keys=prefix.lower().startswith(HTTP))
+    hashes = array("q")
     table, total, what = writer.containers, len(packer), f"looking up {len(packer):,} files"
 
     def show(done: int) -> None:
         if bar is not None:
             bar.show(done, total, what)
 
-    table.sizes, table.versions = stat_places(prefix, names, show, listed)
+    table.sizes, table.versions = stat_places(prefix, hash_paths(names, hashes), show, listed)
     if (np.asarray(table.versions) == MISSING.number).all():
         raise _none_error(prefix + folders[packer.folder_of[0]] + packer.names[0], len(packer))
+
+    def path_of(row: int) -> bytes:
+        return folders[packer.folder_of[row]] + packer.names[row]
+
+    writer.conflicts = find_conflicts(hashes, labels, path_of)
     return writer, others
 
 

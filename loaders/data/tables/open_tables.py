@@ -16,6 +16,7 @@ from penstock.loaders.data.files.indexed_source import IndexedSource
 from penstock.loaders.data.files.left_out import warn_of_left_out
 from penstock.loaders.data.files.path_patterns import AnyPath
 from penstock.loaders.data.labels.collect_texts import RAISE, TextOptions
+from penstock.loaders.data.labels.conflicts import Conflicts
 from penstock.loaders.data.labels.labelled import serve_labels
 from penstock.loaders.data.labels.row_errors import RowOrigin
 from penstock.loaders.data.labels.stored_labels import Labels
@@ -116,9 +117,10 @@ def serve_list(
     *,
     is_listed: bool = True,
 ) -> IndexedSource:
-    """Return a source of the files or URLs of rows: image i belongs to row i. Warns (UserWarning) of missing files.
+    """Return a source of the files or URLs of rows: image i belongs to row i.
 
-    A file may be in several rows. A missing file stays in the list, and reading it raises E-MISSING.
+    Warns (UserWarning) of missing files, and of files with different labels. A file may be in several rows. A missing
+    file stays in the list, and reading it raises E-MISSING.
     """
     about: dict[str, Any] = {"base": base and without_key(base), "one_class": "rows without labels count as one class"}
     source = serve_samples(samples, options, reopen, is_listed=is_listed, **about)
@@ -127,6 +129,7 @@ def serve_list(
         first = printable(source.path(int(missing[0])))
         text = f"{len(missing):,} of {len(source):,} files do not exist, the first is {first}"
         warn_user(f"{text}; reading them raises E-MISSING, unless on_bad_sample handles it")
+    Conflicts(*samples.header.conflicts).warn()
     return source
 
 

@@ -165,6 +165,7 @@ def test_labels_are_saved_with_the_index(tmp_path: Path, own_cache: Path, contai
         assert found.tolist() == [number / 8 for number in range(NUM_PHOTOS)]
 
 
+@pytest.mark.filterwarnings("ignore:.*listed several times with different labels")
 def test_a_million_floats_take_few_bytes(tmp_path: Path, own_cache: Path) -> None:
     """Measured in bytes of the table's index per row, without the file names."""
     (path,), rows = write_folder(tmp_path / "one", 1, classes=1).rglob("*.jpg"), 20_000

@@ -138,6 +138,7 @@ def test_a_torchvision_folder_is_a_source(tree: Path) -> None:
         open_source(data)
 
 
+@pytest.mark.filterwarnings("ignore:.*listed several times with different labels")
 def test_torchvision_labels_are_class_numbers(tree: Path) -> None:
     """For any folder names: of '0' to '11', '10' is class 2, and label 2 is not the folder '2'."""
     data: Any = TorchvisionFolder(tree)

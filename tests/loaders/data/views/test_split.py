@@ -303,6 +303,7 @@ def test_thresholds_are_adjusted_only_where_the_samples_require_it() -> None:
 # ---- a file in several classes ----
 
 
+@pytest.mark.filterwarnings("ignore:.*listed several times with different labels")
 @pytest.mark.parametrize("container", ["list", "csv"])
 def test_a_file_listed_in_several_classes_is_in_one_part(tmp_path: Path, container: str) -> None:
     paths = sorted(map(str, write_folder(tmp_path / "photos", 40).rglob("*.jpg")))
