@@ -9,9 +9,9 @@ from photo_folder import write_folder
 
 
 @pytest.fixture(scope="module")
-def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Forty small photos of three classes; a module that needs others has its own fixture."""
-    return write_folder(tmp_path_factory.mktemp("photos"), 40)
+def photos(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """NUM_PHOTOS of the module, 40 by default, in three classes."""
+    return write_folder(tmp_path_factory.mktemp("photos"), getattr(request.module, "NUM_PHOTOS", 40))
 
 
 @pytest.fixture(autouse=True)

@@ -24,11 +24,6 @@ from penstock.pipelines.errors import LoaderError
 NUM_PHOTOS = 61
 
 
-@pytest.fixture(scope="module")
-def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_folder(tmp_path_factory.mktemp("photos"), NUM_PHOTOS)
-
-
 def endless(photos: Path, decoder: str = "simplejpeg") -> tuple[object, ...]:
     """Arguments of a command that never ends; simplejpeg uses worker processes, native threads."""
     small = ("--size", 32, "--batch-size", 12, "--epochs", 10**9)

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 from command_line import lines_of, penstock_here
-from photo_folder import write_folder
 
 from penstock.bench.commands.data_options import DataOptions
 from penstock.bench.commands.shared_options import takes_settings
@@ -24,13 +23,9 @@ from penstock.loaders.data.cache.hdf5_cache import open_cache
 from penstock.loaders.data.sources.data import Data
 from penstock.loaders.front.open_source import FILES, Kind, open_source, select_options
 
+NUM_PHOTOS = 24
 OPENING = sys.modules["penstock.loaders.front.open_source"]
 OF_TABLES = ("image", "label", "root", "classes")
-
-
-@pytest.fixture(scope="module")
-def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_folder(tmp_path_factory.mktemp("photos"), 24)
 
 
 @pytest.fixture

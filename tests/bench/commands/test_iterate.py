@@ -22,11 +22,6 @@ Record = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
-def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_folder(tmp_path_factory.mktemp("photos"), NUM_PHOTOS)
-
-
-@pytest.fixture(scope="module")
 def reference(photos: Path) -> list[Record]:
     """Two epochs, served by a separate process without workers."""
     return iterate_outside(photos, "--workers", 0)

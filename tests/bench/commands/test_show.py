@@ -7,13 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from command_line import penstock_here
-from photo_folder import write_folder
 from PIL import Image
 
-
-@pytest.fixture(scope="module")
-def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_folder(tmp_path_factory.mktemp("photos"), 9)
+NUM_PHOTOS = 9
 
 
 def test_a_picture_is_written_with_masks(photos: Path, tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 from command_line import penstock_here
-from photo_folder import write_folder
 
 from penstock.bench.probe.data.wrapped_sources import sample_of
 from penstock.bench.record.cache_advice import FILES, LOSSLESS, AdviceSettings
@@ -25,12 +24,8 @@ from penstock.loaders.data.sources.contract import Source
 from penstock.pipelines import LoaderError
 from penstock.pipelines.errors import size_text
 
+NUM_PHOTOS = 36
 FAST = AdviceSettings(sample=12, size=32, batch_size=4, workers=0, seconds=0.05, rounds=2)
-
-
-@pytest.fixture(scope="module")
-def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_folder(tmp_path_factory.mktemp("photos"), 36)
 
 
 def test_offers_are_measured_alternately_and_nothing_is_left(

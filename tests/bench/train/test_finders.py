@@ -8,9 +8,8 @@ from itertools import cycle
 import pytest
 import torch
 from command_line import penstock_here
-from learnable_batch import learnable_batch
+from learnable_batch import learnable_batch, tiny_model
 from one_thread import one_thread  # noqa: F401
-from photo_folder import write_folder
 from torch import nn
 
 from penstock.bench.train import batch_finder, resident_run
@@ -23,15 +22,8 @@ from penstock.bench.train.step.models import build_model
 from penstock.bench.train.step.settings import TrainSettings
 from penstock.bench.train.step.train_step import TrainStep
 
+NUM_PHOTOS = 24
 SETTINGS = TrainSettings(lr=0.05, schedule="constant")
-
-
-def tiny_model():
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        return nn.Sequential(
-            nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(16, 4)
-        )
 
 
 def test_the_steepest_descent_of_a_known_curve():
@@ -167,11 +159,6 @@ def test_an_unsupported_technique_is_a_reason(monkeypatch):
     segments = dataclasses.replace(BASE, settings=dataclasses.replace(SETTINGS, checkpointing="segments"))
     with pytest.raises(CannotRun, match="checkpointing='segments'"):
         measure_here(segments)
-
-
-@pytest.fixture(scope="module")
-def photos(tmp_path_factory):
-    return write_folder(tmp_path_factory.mktemp("photos"), 24)
 
 
 def test_a_trace_of_steps_is_written(tmp_path):

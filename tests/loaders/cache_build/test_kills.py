@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 from cache_kills import build, next_build, state_of, stored_images, whole_cache
-from folder_trees import settle
 from forked_commands import Commands
 from interrupts import Interruption
 from photo_folder import write_folder
@@ -31,13 +30,6 @@ NUM_PHOTOS, TRIALS = 8, 16
 # (workers, space for this share of the file, whether the build sees unlimited free space). The last has space for
 # everything that HDF5 may need besides.
 LIMITS = ((0, 0.05, False), (2, 0.9, True), (0, 7, True))
-
-
-@pytest.fixture(scope="module")
-def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return settle(
-        write_folder(tmp_path_factory.mktemp("photos"), NUM_PHOTOS)
-    )  # its index is saved, so that builds do not write it again
 
 
 @pytest.fixture(scope="module")

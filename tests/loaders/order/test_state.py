@@ -21,11 +21,6 @@ NUM_PHOTOS, SIZE = 24, 16
 
 
 @pytest.fixture(scope="module")
-def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_folder(tmp_path_factory.mktemp("photos"), NUM_PHOTOS)
-
-
-@pytest.fixture(scope="module")
 def damaged(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Photos with 2, 3, 9 and 20 truncated."""
     root = write_folder(tmp_path_factory.mktemp("damaged"), NUM_PHOTOS, classes=1)

@@ -5,7 +5,7 @@ from contextlib import nullcontext
 
 import pytest
 import torch
-from learnable_batch import learnable_batch
+from learnable_batch import learnable_batch, tiny_model
 from torch import nn
 from torch.nn.functional import cross_entropy
 
@@ -14,19 +14,6 @@ from penstock.bench.train.step.optimizers import sgd
 from penstock.bench.train.step.schedules import cosine_with_warmup
 from penstock.bench.train.step.settings import TrainSettings
 from penstock.bench.train.step.train_step import TrainStep, class_loss, is_labelled, on_device
-
-
-def tiny_model(seed=0):
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        return nn.Sequential(
-            nn.Conv2d(3, 8, 3, bias=False),
-            nn.BatchNorm2d(8),
-            nn.ReLU(),
-            nn.AdaptiveAvgPool2d(2),
-            nn.Flatten(),
-            nn.Linear(32, 4),
-        )
 
 
 @pytest.mark.parametrize("targets", [torch.full((3,), -1), torch.zeros(3, 4)], ids=["labels", "soft"])

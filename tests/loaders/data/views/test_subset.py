@@ -23,10 +23,7 @@ from penstock.loaders.front.loader import Loader
 from penstock.pipelines import imagenet_train
 from penstock.pipelines.errors import LoaderError
 
-
-@pytest.fixture(scope="module")
-def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_folder(tmp_path_factory.mktemp("photos"), 20)
+NUM_PHOTOS = 20
 
 
 def numbered_images(labels: list[int]) -> ArraySource:
