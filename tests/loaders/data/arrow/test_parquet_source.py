@@ -158,14 +158,6 @@ def test_damage_within_a_group_affects_only_its_samples(tmp_path: Path, folder: 
             source.read(index)
 
 
-@pytest.mark.parametrize(("content", "code"), [(b"", "E-FORMAT"), (b"PAR1" * 9, "E-FORMAT"), (None, "E-NODATA")])
-def test_a_file_that_is_not_parquet_is_refused(tmp_path: Path, content: bytes | None, code: str) -> None:
-    if content is not None:
-        (tmp_path / "x.parquet").write_bytes(content)
-    with pytest.raises(LoaderError, match=rf"{code}\] path='.*x\.parquet'"):
-        open_source(tmp_path / "x.parquet")
-
-
 @pytest.mark.parametrize(
     ("columns", "image", "has"),
     [
