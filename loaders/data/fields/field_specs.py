@@ -257,7 +257,7 @@ def _make_fields(source: Source, name: str, value: object) -> dict[str, Field]:
         return read_coco(source, spec.path, spec.swaps, _called(name, "coco"), served)
     if name in _MEANT:
         raise ValueError(f"use {_MEANT[name]}= for a field that follows the crop; otherwise choose another name")
-    return {name: _plain_field(source, spec)}
+    return {name: _plain_field(source, spec, are_texts=name == "text")}
 
 
 def _as_spec(name: str, value: Any) -> object:
@@ -298,8 +298,8 @@ def _mask_field(source: Source, spec: Masks) -> Field:
     return Field(kind, ArrayColumn(where.astype(spec.dtype, copy=False)))
 
 
-def _plain_field(source: Source, value: object) -> Field:
-    """Return a field of strings, of bytes, or of objects that JSON can represent."""
+def _plain_field(source: Source, value: object, *, are_texts: bool) -> Field:
+    """Return a field of strings, of bytes, or of objects that JSON can represent. are_texts: such as captions."""
     values = call_by_name(source, value) if callable(value) else value
     if isinstance(values, Source):
         numbers = find_partners(source, values, "text").tolist()
@@ -310,6 +310,8 @@ def _plain_field(source: Source, value: object) -> Field:
         cure = "; pass ImageTargets(...) for images in a folder" if isinstance(values, (str, os.PathLike)) else ""
         raise ValueError(f"values must be one per sample ({len(source):,}), got {got}{cure}")
     _warn_of_missing(source, values)
+    if are_texts:
+        _warn_of_empty(source, values)
     kind = next(kind for kind, of_type in _PLAIN.items() if all(isinstance(each, of_type) for each in values))
     if kind == "text":
         _warn_of_other_text(source, values)
@@ -324,6 +326,19 @@ def _warn_of_missing(source: Source, values: Sequence[object]) -> None:
         warn_user(
             f"{count_text(len(missing), 'sample')} of {len(values):,} have no value (None or NaN), first {first}: "
             "these are served unchanged"
+        )
+
+
+def _warn_of_empty(source: Source, texts: Sequence[object]) -> None:
+    """Warn of captions without words, and of lists without captions."""
+    if {str} != set(map(type, texts)) != {list}:
+        return
+    plain = [text.strip() if isinstance(text, str) else text for text in texts]
+    empty = [at for at, text in enumerate(plain) if not text]
+    if empty:
+        warn_user(
+            f"{count_text(len(empty), 'sample')} of {len(texts):,} have no text, first "
+            f"{printable(source.path(empty[0]))}: these are served unchanged"
         )
 
 

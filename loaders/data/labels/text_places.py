@@ -27,11 +27,41 @@ def parse_place(text: object) -> tuple[bytes, str]:
     raise ValueError(f"text must be a suffix such as 'txt', or 'json:FIELD', got {shown(text)}")
 
 
-def parse_json(content: bytes) -> object:
-    """Return the value of a JSON file; None for other text."""
+class Twice:
+    """The value of a name that occurs twice in a JSON object, so that no one can say which value is meant."""
+
+    def __repr__(self) -> str:
+        return "there twice"
+
+
+def _take_once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        seen = set[str]()
+        for name, _ in pairs:
+            if name in seen:
+                found[name] = Twice()
+            seen.add(name)
+    return found
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_take_once)
+
+
+def load_json(content: str | bytes) -> object:
+    """Return the value of JSON text; a name that an object has twice gets the value Twice. Raises ValueError."""
+    text = content if isinstance(content, str) else content.decode(json.detect_encoding(content), "surrogatepass")
     try:
-        return json.loads(content)
-    except (ValueError, RecursionError):
+        return _DECODER.decode(text)
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
+
+
+def parse_json(content: bytes) -> object:
+    """Return the value of a JSON file as load_json does; None for other text."""
+    try:
+        return load_json(content)
+    except ValueError:
         return None
 
 
@@ -48,7 +78,7 @@ def encode_texts(content: object, field: str, what: str) -> bytes | None:
             return None
         content, what = content[field], f"the field {field!r} of {what}"
         if isinstance(content, list):
-            return _LIST + json.dumps(content).encode() if content else b""
+            return _LIST + json.dumps(content, default=repr).encode() if content else b""
         if content is not None and not isinstance(content, str):
             raise ValueError(f"{what} is {shown(content)}, not a text")
         content = (content or "").encode("utf-8", "surrogatepass")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import os
 from collections.abc import Callable, Iterator
 from typing import Any, TextIO
@@ -15,6 +14,7 @@ from penstock.loaders.data.arrow.arrow_parquet import open_file, read_schema
 from penstock.loaders.data.labels.choose_columns import TABLE_LABELS, choose_columns, find_named
 from penstock.loaders.data.labels.label_rows import LabelRows
 from penstock.loaders.data.labels.row_errors import Fail, RowOrigin
+from penstock.loaders.data.labels.text_places import Twice, load_json
 from penstock.loaders.data.remote.object_store import is_url
 from penstock.loaders.data.remote.path_or_url import read_whole, without_query
 from penstock.loaders.data.tables.row_packer import NO_LABEL
@@ -120,11 +120,13 @@ def _delimiter(path: bytes) -> str:
 
 def _parse(line: str, fail: Fail, number: int) -> dict[str, object]:
     try:
-        row = json.loads(line)
-    except (ValueError, RecursionError) as error:
+        row = load_json(line)
+    except ValueError as error:
         raise fail(number, f"not JSON: {error}") from None
     if not isinstance(row, dict):
         raise fail(number, f"a line must be a JSON object, got {shown(row)}")
+    if twice := [name for name, value in row.items() if isinstance(value, Twice)]:
+        raise fail(number, f"the name {printable(twice[0])} occurs twice in this line", "remove one of its values")
     return row
 
 

@@ -184,8 +184,10 @@ class MemberJoin:
         data = b"" if is_large else self._reader.read(member.start, member.size)
         content: object = data
         if is_json and not is_large:
-            if self._places.is_choice and not any(all_places[place].quoted_field in data for place in found):
-                return  # parsing every sample's metadata takes longer than reading its header
+            if self._places.is_choice:  # parsing every sample's metadata takes longer than reading its header
+                found = tuple(place for place in found if all_places[place].quoted_field in data)
+            if not found:
+                return
             content = parse_json(data)
         for place in found:
             try:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from penstock.loaders.data.labels.choose_columns import refuse_twins
 from penstock.loaders.data.labels.label_text import plain_label
 from penstock.loaders.data.labels.row_errors import Fail
-from penstock.loaders.data.labels.text_places import JSON, encode_texts, parse_place
+from penstock.loaders.data.labels.text_places import JSON, Twice, encode_texts, parse_place
 from penstock.pipelines.errors import printable
 from penstock.pipelines.messages.checked import shown
 
@@ -60,7 +60,7 @@ class LabelPlace(NamedTuple):
             if self.field not in content:
                 return None
             value, what = content[self.field], f"the field {self.field!r} of its .json member"
-            if isinstance(value, dict) or value in (math.inf, -math.inf):
+            if isinstance(value, (dict, Twice)) or value in (math.inf, -math.inf):
                 raise ValueError(f"{what} is {shown(value)}")
             text = _as_bytes(value)
         else:

@@ -90,8 +90,8 @@ def test_texts_are_decoded_by_their_byte_order_mark_and_other_bytes_warn(tmp_pat
     write_tar(tmp_path / "a.tar", members)
     images, others = (open_source(tmp_path / "a.tar", image=kind, label=None) for kind in ("png", "txt"))
     with pytest.warns(UserWarning, match=r"1 text of 6 cannot be read as UTF-8, first at .*4\.png"):
-        source: Any = with_fields(images, text=others)
-    assert source.fields(np.arange(6))["text"] == [*texts[:4], "caf\udce9", ""]
+        source: Any = with_fields(images, note=others)
+    assert source.fields(np.arange(6))["note"] == [*texts[:4], "caf\udce9", ""]
     Image.new("RGB", (4, 4)).save(tmp_path / "a.png")
     (tmp_path / "t.csv").write_bytes("path,label,text\na.png,0,caf\xe9\n".encode("latin-1"))
     with pytest.warns(UserWarning, match=r"1 text of 1 cannot be read as UTF-8, first at .*a\.png"):

@@ -16,7 +16,7 @@ from PIL import Image
 from source_kinds import TABLES, Rows, Where
 from tar_files import write_tar
 
-from penstock.loaders import LoaderError, concat, open_source, with_labels
+from penstock.loaders import LoaderError, concat, open_source, with_fields, with_labels
 from penstock.loaders.data.sources.contract import ONE_CLASS
 
 CONTAINERS = [name for name in TABLES if name != "list"]  # its captions are lists of with_fields, or files
@@ -152,6 +152,46 @@ def test_a_json_file_without_a_field_is_refused_with_its_fields(tmp_path: Path) 
         open_source(folder, text=".JSON")
     with pytest.raises(ValueError, match=r"pass text='json:FIELD'; '0\.json' is not a JSON object"):
         open_source(listed, text="json")
+
+
+@pytest.mark.parametrize("option", [{"text": "json:a"}, {"label": "json:a"}], ids=str)
+def test_a_name_that_occurs_twice_in_json_has_no_value(tmp_path: Path, option: dict[str, Any]) -> None:
+    (field,) = option
+    other = {"label": None} if field == "text" else {}
+    fine, twice = b'{"b": {"x": 1, "x": 2}, "a": "one", "c": 1, "c": 2}', b'{"a": "one", "b": 1, "a": "two"}'
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for content, refused in ((fine, False), (twice, True)):
+        places: list[Any] = [write_tar(tmp_path / "t.tar", [("0.png", PNG), ("0.json", content)])]
+        if field == "text":
+            (folder / "0.png").write_bytes(PNG)
+            (folder / "0.json").write_bytes(content)
+            places.append(folder)
+        for place in places:
+            if refused:
+                with pytest.raises(LoaderError, match=r"the field 'a' of .* is there twice"):
+                    open_source(place, **option, **(other if place != folder else {}))
+            else:
+                open_source(place, **option, **(other if place != folder else {}))
+    (tmp_path / "0.png").write_bytes(PNG)
+    (tmp_path / "rows.jsonl").write_bytes(b'{"path": "0.png", "a": "one", "b": {"x": 1, "x": 2}, "a": "two"}')
+    with pytest.raises(LoaderError, match="line 1: the name 'a' occurs twice in this line"):
+        open_source(tmp_path / "rows.jsonl", **{field: "a"})
+
+
+def test_broken_json_is_named_as_the_place_of_texts(tmp_path: Path) -> None:
+    """Although labels are looked for in the same members."""
+    tar = write_tar(tmp_path / "t.tar", [("0.png", PNG), ("0.json", b'{"caption": "a"')])
+    with pytest.raises(LoaderError, match=r"not a JSON object with field 'caption'.*missing_text="):
+        open_source(tar, text="json:caption")
+
+
+def test_empty_texts_of_ones_own_are_served_with_a_warning(tmp_path: Path) -> None:
+    data = np.zeros((3, 4, 4, 3), np.uint8), [0, 1, 2]
+    for texts in (["a", "", " "], [["a"], [], []]):
+        with pytest.warns(UserWarning, match=r"2 samples of 3 have no text, first .*1"):
+            assert with_fields(data, text=texts).fields(np.arange(3))["text"] == texts
+    with_fields(data, text=["a", "b", "c"], note=["", "x", ""])  # other fields may be empty
 
 
 def test_missing_texts_of_files_are_refused_or_counted(tmp_path: Path) -> None:
