@@ -63,15 +63,16 @@ def for_timm(model: Any, **settings: Unpack[PipelineSettings]) -> Pipelines:
     if mode in ("squash", "border") and share != 1:
         raise ValueError(f"crop_mode={mode!r} with crop_pct={share} cannot be served, only with 1: {_OWN}")
     shown_size = tuple(test_size[1:])
+    of_model = _of_evaluation(train, filter_name)
     if mode == "squash":
-        evaluation = train.evaluation(shown_size, crop="full")
+        evaluation = train.evaluation(shown_size, crop="full", **of_model)
     elif mode == "border":
         fill = tuple(round(255 * value) for value in _per_channel(train.mean, 3))
-        evaluation = train.evaluation(shown_size, crop="letterbox", align="center", fill=fill)
+        evaluation = train.evaluation(shown_size, crop="letterbox", align="center", fill=fill, **of_model)
     elif mode == "center":
         if share > 1:
             raise ValueError(f"crop_pct must be at most 1, got {share}: {_OWN}")
-        evaluation = train.evaluation(shown_size, crop="center", **_center(shown_size, share))
+        evaluation = train.evaluation(shown_size, crop="center", **_center(shown_size, share), **of_model)
     else:
         raise ValueError(f"crop_mode must be center, squash or border, got {shown(mode)}: {_OWN}")
     return train, evaluation
@@ -136,7 +137,7 @@ def for_hugging_face(processor: Any, **settings: Unpack[PipelineSettings]) -> Pi
     }
     size, crop = _processor_crop(name, kind, config)
     train = imagenet_train(size, **{**common, **settings})
-    return train, train.evaluation(**crop)
+    return train, train.evaluation(**crop, **_of_evaluation(train, common["interpolation"]))
 
 
 def _processor_crop(name: str, kind: str, config: Mapping[str, Any]) -> tuple[tuple[int, int], dict[str, Any]]:
@@ -162,6 +163,11 @@ def _center(size: tuple[int, int], share: float) -> dict[str, Any]:
     if size[0] == size[1]:
         return {"shorter_side": scaled[0]}
     return {"center_fraction": (size[0] / scaled[0] + size[1] / scaled[1]) / 2}  # they differ by the rounding
+
+
+def _of_evaluation(train: ImagePipeline, model_filter: str) -> dict[str, Any]:
+    """Return the interpolation of the evaluation: the training's, or if that is drawn, the model's."""
+    return {"interpolation": model_filter if train.interpolation == "random" else train.interpolation}
 
 
 def _sides(size: Any) -> tuple[int, int] | None:

@@ -203,3 +203,18 @@ def test_processors_without_normalising_and_those_of_timm_are_accepted() -> None
 def test_processors_that_cannot_be_served_are_refused(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         for_hugging_face({**BASE, **change})
+
+
+@pytest.mark.parametrize("trained", ["random", "box", None])
+@pytest.mark.parametrize("of_model", FILTERS)
+def test_the_evaluation_has_the_interpolation_of_the_training_or_of_the_model(of_model: str, trained: Any) -> None:
+    """timm trains with a drawn interpolation, and evaluates with the model's."""
+    changes: Any = {} if trained is None else {"interpolation": trained}
+    expected = of_model if trained in (None, "random") else trained
+    for mode in ("center", "squash", "border"):
+        config = {"input_size": (3, 32, 32), "crop_pct": 1.0, "interpolation": of_model, "crop_mode": mode}
+        train, evaluation = for_timm(config, **changes)
+        assert (train.interpolation, evaluation.interpolation) == (trained or of_model, expected)
+    processor = {"image_processor_type": "ViTImageProcessor", "size": {"height": 32, "width": 32}}
+    processor |= {"resample": FILTERS[of_model], "image_mean": MEAN, "image_std": STD}
+    assert for_hugging_face(processor, **changes)[1].interpolation == expected
