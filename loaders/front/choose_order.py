@@ -67,7 +67,12 @@ def choose_order(
         return buckets()
     if weights is not None:
         if shuffle is not True or mixture is not None:
-            raise ValueError("weights draw samples at random: they cannot be combined with shuffle or a mix(...)")
+            cure = (
+                "pass shuffle=True"
+                if shuffle is False and mixture is None
+                else "they cannot be combined with other orders or a mix(...)"
+            )
+            raise ValueError(f"weights draw samples at random: {cure}")
         return make_weighted(checked_weights(weights, source), epoch_samples or n, seed)
     if mixture is not None and shuffle is not False:
         if shuffle is not True:

@@ -197,13 +197,14 @@ def create_loader(  # noqa: PLR0913  this function accepts all settings of a loa
             hw_decoder_load, preallocate, device_memory_padding, host_memory_padding, decode and verify.
     """
     views = checked_views(pipeline)
-    is_random = any(view.random for view in views)
+    takes_whole = any(view.crop == "none" for view in views)
+    is_random = any(view.random for view in views) or (takes_whole and order is not None)
     of_source, of_backend = split_options(options)
     choice = choose_named(backend, decoder, of_backend, profile)
     target, seed = usable_device(device), checked_int("seed", seed)
     with_index = checked_bool("with_index", with_index)
     with_geometry = checked_bool("with_geometry", with_geometry)
-    if shuffle is None and any(view.crop == "none" for view in views):
+    if shuffle is None and order is None and takes_whole:
         raise ValueError("crop='none' does not say whether you train: pass shuffle=True or shuffle=False")
     shuffle = checked_shuffle(shuffle, is_random, order)
     shuffled = bool(shuffle)

@@ -101,6 +101,15 @@ def test_evaluation_serves_the_order_to_its_end() -> None:
     assert served == [*order.tolist(), -1, -1]
 
 
+def test_whole_images_are_trained_on_in_the_order() -> None:
+    whole = ImagePipeline(size=(8, 8), crop="none", flip=0)
+    with open_loader(
+        drawn, pipeline=whole, transform=lambda image, rng: image + rng.integers(256, dtype=np.uint8)
+    ) as loader:
+        batches = list(loader)
+    assert [index.tolist() for _, _, index in batches] == batches_of(drawn, 0)  # the short last one is dropped
+
+
 def test_a_repeated_sample_has_other_crops_each_time() -> None:
     with open_loader([3] * 12, pipeline=ImagePipeline(size=(4, 4)), batch_size=12) as loader:
         (batch,) = loader.batches()

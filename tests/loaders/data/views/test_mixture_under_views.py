@@ -155,7 +155,7 @@ def test_options_of_a_loader_that_lose_the_shares_are_refused() -> None:
     with pytest.raises(ValueError, match="pass all sources and their shares to one mix"):
         concat([case.mix(), case.mix()])
     labelled = with_labels(case.mix(), np.arange(case.num_samples))
-    with pytest.raises(ValueError, match=r"cannot be combined with shuffle or a mix\(\.\.\.\)"):
+    with pytest.raises(ValueError, match=r"cannot be combined with other orders or a mix\(\.\.\.\)"):
         case.open(labelled, weights=np.ones(case.num_samples))
     with pytest.raises(ValueError, match="cannot be shuffled by blocks"):
         case.open(labelled, shuffle="blocks", epoch_samples=None)
