@@ -31,9 +31,9 @@ from penstock.pipelines.spec import MAX_CHANNELS, ImagePipeline
 _HIGHEST = {"uint8": 255, "uint16": 65535}
 _DTYPES = (*_HIGHEST, "float32")
 _MOST_SCALE = 16
-# Depth maps have a nearest distance: their lowest level is at least a part of the highest, except 0.
-_GAP, _FEW_LEVELS = 200, 16
-_COUNTED = 4096  # values whose levels are counted
+# Depth maps have a nearest distance: their lowest level above 0 is a share of the highest, and many steps above 0.
+_RANGE, _STEPS = 200, 8
+_FEW_LEVELS, _COUNTED = 16, 4096  # fewer levels are those of a mask; number of values whose levels are counted
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,7 @@ def target_field(source: Source, spec: ImageTargets, name: str) -> Field:
 
 def _warn_of_missing(name: str, column: Any, kind: FieldKind, count: int) -> None:
     """Warn if targets look like depth maps, in which 0 is a missing value: they have 0, and no other low values."""
-    decoder, has_zeros, low, high, num_levels = TargetDecoder(kind, ImagePipeline()), False, np.inf, 0.0, 0
+    decoder, has_zeros, low, high, enough = TargetDecoder(kind, ImagePipeline()), False, np.inf, 0.0, False
     try:
         for index in few_samples(count):
             picture = decoder.open(column.read(index))
@@ -187,12 +187,13 @@ def _warn_of_missing(name: str, column: Any, kind: FieldKind, count: int) -> Non
             if not len(present):
                 continue
             low, high = min(low, float(present.min())), max(high, float(present.max()))
-            num_levels = max(num_levels, len(np.unique(present[:: 1 + len(present) // _COUNTED])))
-            if not low * _GAP > high:
+            levels = np.unique(present[:: 1 + len(present) // _COUNTED]).astype(np.float64)
+            enough = enough or len(levels) >= _FEW_LEVELS
+            if not (low * _RANGE > high and low > _STEPS * np.median(np.diff(levels, append=high))):
                 return
     except (LoaderError, OSError, ValueError):  # serving them reports the error
         return
-    if has_zeros and num_levels >= _FEW_LEVELS:
+    if has_zeros and enough:
         warn_user(
             f"field {name!r}: the targets contain 0 and no other value below {low:g}, so 0 may mean that a pixel "
             "has no value, and the resize mixes it with its neighbours: pass ImageTargets(..., missing=0), or "

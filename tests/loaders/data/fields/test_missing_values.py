@@ -196,6 +196,10 @@ def test_other_targets_give_no_warning() -> None:
     photos[0, 5, 5] = 3
     assert warned(photos) == []
     assert warned(depth_maps(0)) == []  # nothing is 0
+    for high in (90, 199, 256):  # dark images
+        images = rng.integers(0, high, shape).astype(np.uint8)
+        for each in (images, np.where(images < 4, 0, images), images.astype(np.float32) / 3):
+            assert warned(each) == []
     assert warned(((rng.random(shape) < 0.5) * 255).astype(np.uint8)) == []  # a mask
     assert warned(rng.normal(0, 1, shape).astype(np.float32)) == []
     assert warned(np.zeros(shape, np.uint16)) == []
