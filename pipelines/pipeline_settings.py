@@ -22,10 +22,11 @@ class PipelineSettings(TypedDict, total=False):
     ratio: tuple[float, float]
     center_fraction: float | None
     shorter_side: int | tuple[int, int] | None
+    resize_first: bool
     longer_side: int | None
     padding: int
     jitter: tuple[float, float]
-    align: Literal["center", "top_left"]
+    align: Literal["center", "top_left", "center_down"]
     fill: float | Sequence[float]
     rotate90: float
     vertical_flip: float
@@ -63,8 +64,9 @@ class EvaluationSettings(TypedDict, total=False):
     crop: Literal["center", "full", "letterbox", "five", "ten", "none"]
     center_fraction: float | None
     shorter_side: int | None
+    resize_first: bool
     longer_side: int | None
-    align: Literal["center", "top_left"]
+    align: Literal["center", "top_left", "center_down"]
     fill: float | Sequence[float]
     channels: int
     depth: Literal[8, 16, 32]

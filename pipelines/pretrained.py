@@ -34,8 +34,7 @@ def for_timm(model: Any, **settings: Unpack[PipelineSettings]) -> Pipelines:
 
     Size, channels, mean, std, interpolation, `crop_pct` and `crop_mode` are those of the model's pretrained_cfg, with
     timm's defaults. As in timm's validate.py, the evaluation uses `test_input_size` and `test_crop_pct` where they are
-    set. It crops before it resizes, so edges may differ from timm's by half a pixel of the image, and those of sizes
-    that are not square by half a pixel of the result.
+    set. Its crops are those of timm (`resize_first`); with resample="pillow", so is each level.
 
     Args:
         model: a model, its pretrained_cfg (a dict or a PretrainedCfg), the result of timm.data.resolve_data_config, or
@@ -43,8 +42,8 @@ def for_timm(model: Any, **settings: Unpack[PipelineSettings]) -> Pipelines:
         settings: settings of imagenet_train for the training pipeline, such as flip or auto_augment; those of both,
             such as mean, also change the evaluation.
 
-    Raises ValueError for settings that cannot be served: an unknown crop_mode or interpolation, "squash" and "border"
-    with a crop_pct below 1, a border that is trimmed; LoaderError E-DEPENDENCY without timm.
+    Raises ValueError for settings that cannot be served: an unknown crop_mode or interpolation, a crop_pct above 1, a
+    border that is trimmed; LoaderError E-DEPENDENCY without timm.
     """
     config = _timm_config(model)
     size, test_size = config["input_size"], config.get("test_input_size") or config["input_size"]
@@ -60,19 +59,18 @@ def for_timm(model: Any, **settings: Unpack[PipelineSettings]) -> Pipelines:
     mode = config.get("crop_mode") or "center"
     if config.get("crop_border_pixels"):
         raise ValueError(f"the model's settings trim a border of {config['crop_border_pixels']} pixels: {_OWN}")
-    if mode in ("squash", "border") and share != 1:
-        raise ValueError(f"crop_mode={mode!r} with crop_pct={share} cannot be served, only with 1: {_OWN}")
+    if share > 1:
+        raise ValueError(f"crop_pct must be at most 1, got {share}: {_OWN}")
     shown_size = tuple(test_size[1:])
     of_model = _of_evaluation(train, filter_name)
+    exact: dict[str, Any] = {"resize_first": True, "center_fraction": share, **of_model}
     if mode == "squash":
-        evaluation = train.evaluation(shown_size, crop="full", **of_model)
+        evaluation = train.evaluation(shown_size, crop="full", **(exact if share < 1 else of_model))
     elif mode == "border":
         fill = tuple(round(255 * value) for value in _per_channel(train.mean, 3))
-        evaluation = train.evaluation(shown_size, crop="letterbox", align="center", fill=fill, **of_model)
+        evaluation = train.evaluation(shown_size, crop="letterbox", align="center", fill=fill, **exact)
     elif mode == "center":
-        if share > 1:
-            raise ValueError(f"crop_pct must be at most 1, got {share}: {_OWN}")
-        evaluation = train.evaluation(shown_size, crop="center", **_center(shown_size, share), **of_model)
+        evaluation = train.evaluation(shown_size, crop="center", **exact)
     else:
         raise ValueError(f"crop_mode must be center, squash or border, got {shown(mode)}: {_OWN}")
     return train, evaluation
@@ -105,9 +103,9 @@ def for_hugging_face(processor: Any, **settings: Unpack[PipelineSettings]) -> Pi
 
     train, evaluation = for_hugging_face(AutoImageProcessor.from_pretrained("google/vit-base-patch16-224"))
 
-    The evaluation does what the processor does: a resize of the whole image to one size, or of its shorter side and a
-    centre crop (within a pixel, since it crops first), then rescaling and normalising. Training uses its size, mean,
-    std and interpolation with a random crop.
+    The evaluation does what the processor does in transformers 5: a resize of the whole image to one size or of its
+    shorter side, a centre crop, then rescaling and normalising. Training uses its size, mean, std and interpolation
+    with a random crop.
 
     Args:
         processor: an image processor of transformers, or the dict of its preprocessor_config.json.
@@ -145,24 +143,22 @@ def _processor_crop(name: str, kind: str, config: Mapping[str, Any]) -> tuple[tu
     size, crop = config.get("size"), config.get("crop_size")
     sides = _sides(crop) if config["do_center_crop"] else None
     shortest = size.get("shortest_edge") if isinstance(size, Mapping) else None  # a number means either, by processor
+    center: dict[str, Any] = {"crop": "center", "resize_first": True, "align": "center_down"}
     if kind == "ConvNext" and shortest is not None:
         square, share = (shortest, shortest), config.get("crop_pct", 224 / 256)
-        return square, {"crop": "full"} if shortest >= 384 else {"crop": "center", **_center(square, share)}
+        return square, {"crop": "full"} if shortest >= 384 else {**center, "center_fraction": share}
     if shortest is not None and sides is not None and max(sides) <= shortest:
-        return sides, {"crop": "center", "shorter_side": shortest}
+        return sides, {**center, "shorter_side": shortest}
     whole = _sides(size)
     if whole is not None and (not config["do_center_crop"] or sides == whole):
         return whole, {"crop": "full"}
+    if whole is not None and sides is not None:
+        share = min(side / length for side, length in zip(sides, whole, strict=True))
+        for fraction in (share, math.nextafter(share, 0)):
+            if share <= 1 and tuple(math.floor(side / fraction) for side in sides) == whole:
+                return sides, {**center, "crop": "full", "center_fraction": fraction}
     how = f"size={size}, do_center_crop={config['do_center_crop']}, crop_size={crop}"
     raise ValueError(f"{name} cannot be served with {how}: {_OWN}")
-
-
-def _center(size: tuple[int, int], share: float) -> dict[str, Any]:
-    """Return the crop of `size`, (height, width), after a resize to size / share, rounded down."""
-    scaled = [math.floor(side / share) for side in size]
-    if size[0] == size[1]:
-        return {"shorter_side": scaled[0]}
-    return {"center_fraction": (size[0] / scaled[0] + size[1] / scaled[1]) / 2}  # they differ by the rounding
 
 
 def _of_evaluation(train: ImagePipeline, model_filter: str) -> dict[str, Any]:

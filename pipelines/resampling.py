@@ -74,6 +74,13 @@ def resize(pixels: Levels, size: tuple[int, int], interpolation: str = "bilinear
     return made.round().clip(0, 65535).astype(np.uint16) if pixels.dtype == np.uint16 else made
 
 
+def paste(levels: Levels, canvas: Levels, x: int, y: int) -> None:
+    """Copy levels [h, w, ...] to a canvas [height, width, ...], from (x, y) on; what lies outside is left out."""
+    height, width = levels.shape[:2]
+    shown = levels[max(-y, 0) : canvas.shape[0] - y, max(-x, 0) : canvas.shape[1] - x]
+    canvas[max(y, 0) : y + height, max(x, 0) : x + width] = shown
+
+
 def find_nearest(length: int, count: int) -> npt.NDArray[np.intp]:
     """Return the source pixel under the centre of each of `count` output pixels over `length` source pixels.
 

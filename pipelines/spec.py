@@ -12,6 +12,7 @@ from penstock.pipelines.augmentations import NO_AUGMENTATIONS, Augmentations
 from penstock.pipelines.image_types import INTERPOLATIONS, Interpolation
 from penstock.pipelines.messages.channel_checks import checked_fill, checked_moments, keeps_channels
 from penstock.pipelines.messages.checked import (
+    checked_bool,
     checked_choice,
     checked_int,
     checked_interval,
@@ -20,6 +21,7 @@ from penstock.pipelines.messages.checked import (
     set_checked,
     shown,
 )
+from penstock.pipelines.messages.contradictions import refuse_contradictions
 from penstock.pipelines.messages.foreign_names import refuse_unknown
 from penstock.pipelines.pipeline_settings import Crop, EvaluationSettings, PipelineSettings
 
@@ -55,12 +57,6 @@ def _checked_side(value: Any) -> tuple[int, int] | None:
 
 CROPS: tuple[Crop, ...] = get_args(Crop)
 _RANDOM_CROPS = ("random_resized", "random", "scale_jitter")
-# Settings that only some crops use; with other crops they raise, since they would do nothing.
-_CROPS_OF_SETTING = {
-    "padding": ("random",),
-    "shorter_side": ("random", "center", "five", "ten", "full"),
-    "align": ("scale_jitter", "letterbox"),
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,12 +84,17 @@ class ImagePipeline:
         shorter_side: length in pixels to which the shorter side is resized before the crop, as torchvision's Resize
             does, for "center", "five", "ten" and "random"; for "random", (low, high) draws it. None: no such resize,
             and "random" keeps the scale. With size=None: of the whole image.
+        resize_first: resize the whole image, then cut the centre out of it, as the evaluations of torchvision, timm and
+            Hugging Face do; for "center", "five", "ten", and with `center_fraction` for "full" and "letterbox". The
+            image is resized for `size / center_fraction`, rounded down, or to shorter_side. Otherwise the crop is cut
+            first, at whole pixels of the image, which differs by up to half a pixel.
         longer_side: length in pixels that the longer side has at most after a resize to shorter_side, as max_size of
             torchvision's Resize; alone, to which the longer side is resized. Only with size=None.
         padding: pixels added on each side before the crop, for "random"; less than each side of `size`.
         jitter: lowest and highest scale, relative to that of "letterbox", for "scale_jitter".
         align: position of an image that does not fill `size`, "center" or "top_left", for "letterbox" and
-            "scale_jitter"; torchvision's scale jitter pads as with "top_left".
+            "scale_jitter"; torchvision's scale jitter pads as with "top_left". "center_down", with resize_first: a
+            centre between two pixels is rounded down, as by Hugging Face, not to the even one.
         fill: colour of areas outside the image: levels 0 to 255 of red, green and blue, or one level of grey. For other
             channels one level for each, or one for all; with depth=32 in the units of the images.
         rotate90: probability of a turn by 90, 180 or 270 degrees (equally likely): 0.75 makes all four orientations
@@ -126,10 +127,11 @@ class ImagePipeline:
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
     center_fraction: float | None = 0.875
     shorter_side: int | tuple[int, int] | None = None
+    resize_first: bool = False
     longer_side: int | None = None
     padding: int = 0
     jitter: tuple[float, float] = (0.1, 2.0)
-    align: Literal["center", "top_left"] = "center"
+    align: Literal["center", "top_left", "center_down"] = "center"
     fill: tuple[int | float, ...] = (0, 0, 0)
     rotate90: float = 0.0
     vertical_flip: float = 0.0
@@ -147,7 +149,7 @@ class ImagePipeline:
 
     def __post_init__(self) -> None:
         checked_choice("crop", self.crop, CROPS)
-        checked_choice("align", self.align, ("center", "top_left"))
+        checked_choice("align", self.align, ("center", "top_left", "center_down"))
         checked_choice("exif", self.exif, ("ignore", "apply"))
         checked_choice("interpolation", self.interpolation, (*INTERPOLATIONS, "random"))
         checked_choice("resample", self.resample, ("torch", "pillow"))
@@ -164,6 +166,7 @@ class ImagePipeline:
             ratio=checked_interval("ratio", self.ratio),
             center_fraction=_checked_fraction(self.center_fraction),
             shorter_side=_checked_side(self.shorter_side),
+            resize_first=checked_bool("resize_first", self.resize_first),
             padding=checked_int("padding", self.padding, 0),
             jitter=checked_interval("jitter", self.jitter, highest=_MAX_JITTER),
             fill=checked_fill(self.fill, channels, self.depth),
@@ -174,52 +177,7 @@ class ImagePipeline:
             longer_side=None if self.longer_side is None else _checked_length("longer_side", self.longer_side),
             max_output_pixels=checked_int("max_output_pixels", self.max_output_pixels, 1, MAX_SIDE**2),
         )
-        self._refuse_contradictions()
-
-    def _refuse_contradictions(self) -> None:
-        """Raise ValueError for settings that are valid alone but not together."""
-        for name, crops in _CROPS_OF_SETTING.items():
-            if self.crop not in crops and getattr(self, name) != getattr(type(self), name):
-                raise ValueError(f"{name} is for crop={' or '.join(map(repr, crops))}, got crop={self.crop!r}")
-        if self.size is None:
-            self._refuse_for_own_sizes()
-        elif self.longer_side is not None or (self.crop == "full" and self.shorter_side is not None):
-            name = "shorter_side" if self.longer_side is None else "longer_side"
-            raise ValueError(f"{name} keeps the aspect of whole images: pass size=None, got size={self.size}")
-        elif self.padding >= min(self.size):
-            raise ValueError(f"padding must be less than each side of size={self.size}, got {self.padding}")
-        shortest, longest = self.shorter_side_range
-        if self.crop != "random" and shortest != longest:
-            raise ValueError(f"shorter_side must be one number for crop={self.crop!r}, got {self.shorter_side}")
-        if self.rotate90 and (self.size is None or self.size[0] != self.size[1]):
-            raise ValueError(f"rotate90 needs a square size, got {self.size}")
-        if self.crop == "none" and (self.flip or self.vertical_flip or self.rotate90):
-            raise ValueError(
-                "crop='none' leaves flips and turns to your transform: pass flip=0, vertical_flip=0, rotate90=0"
-            )
-        if self.crop == "ten" and self.flip:
-            raise ValueError(f"flip must be 0 for crop='ten', which mirrors half of its crops, got {self.flip}")
-        if self.depth != 8 and self.resample == "pillow":
-            raise ValueError(f"resample must be 'torch' with depth={self.depth}, got 'pillow', which resizes 8 bits")
-        if self.keeps_channels and self.resample == "pillow":
-            raise ValueError(f"resample must be 'torch' with channels={self.channels}, got 'pillow'")
-        if self.depth != 8 and self.augment.changes_pixels:
-            raise ValueError(f"depth must be 8 for augmentations that work on levels 0 to 255, got {self.depth}")
-        if self.keeps_channels and self.augment.of_colour:
-            names, fix = ", ".join(self.augment.of_colour), "blur, solarize, erasing, mixup and cutmix work with any"
-            raise ValueError(f"channels must be 3 for augmentations of colours ({names}), got {self.channels}: {fix}")
-        jitter = self.augment.color_jitter or (0, 0, 0, 0)
-        if self.channels == 1 and (jitter[2] or jitter[3]):
-            raise ValueError(f"color_jitter must have saturation and hue 0 with channels=1, got {jitter}")
-
-    def _refuse_for_own_sizes(self) -> None:
-        if self.crop != "full":
-            raise ValueError(f"size=None serves whole images: pass crop='full', got crop={self.crop!r}")
-        if self.augment.active:
-            raise ValueError("augment needs images of one size: augmentations cannot be combined with size=None")
-        shortest, _ = self.shorter_side_range
-        if self.longer_side is not None and shortest > self.longer_side:
-            raise ValueError(f"longer_side must be at least shorter_side={shortest}, got {self.longer_side}")
+        refuse_contradictions(self)
 
     @property
     def output_size(self) -> tuple[int, int]:
@@ -270,6 +228,8 @@ class ImagePipeline:
         for name, crops in (("align", ("letterbox",)), ("fill", ("letterbox", "center", "five", "ten"))):
             if crop in crops:
                 settings[name] = getattr(self, name)
+        if self.resize_first and crop == self.crop:
+            settings |= {name: getattr(self, name) for name in ("resize_first", "align", "center_fraction")}
         if settings["size"] is None:
             settings |= {name: getattr(self, name) for name in ("shorter_side", "longer_side", "max_output_pixels")}
         if crop in ("center", "five", "ten"):
@@ -291,7 +251,7 @@ class ImagePipeline:
     def is_plain(self) -> bool:
         """Whether images are colour crops that fill the output and are not turned: all decoders can make these."""
         placed = self.crop not in ("random_resized", "center", "full") or self.shorter_side is not None
-        placed = placed or (self.crop == "center" and self.center_fraction is None)
+        placed = placed or self.resize_first or (self.crop == "center" and self.center_fraction is None)
         plain = (self.channels, self.depth) == (3, 8) and self.interpolation in ("bilinear", "bicubic", "random")
         return plain and self.size is not None and not placed and not self.vertical_flip and not self.rotate90
 

@@ -49,9 +49,10 @@ class Batch:
             with_geometry=True adds `geometry`, a Geometry, or with several views a tuple of these.
         index: int64 [batch], positions in the sorted source: an array on the host. batch["index"] is a tensor.
         windows: int32 [batch, 4], crops as (x, y, width, height) in the image as read (upright if exif="apply"), in
-            pixels; for a cache of downscaled images, in these.
+            pixels; for a cache of downscaled images, in these. With resize_first, the whole image.
         flips: bool [batch], whether the image is mirrored.
-        places: int32 [batch, 4], crops as (x, y, width, height) in the output image, before turn and flip.
+        places: int32 [batch, 4], crops as (x, y, width, height) in the output image, before turn and flip; with
+            resize_first of the whole image, which extends beyond the output.
         turns: uint8 [batch], how the image is turned (rows become columns, rows reversed); see BatchPlan.
         epoch: number of the epoch.
         step: number of the step within the epoch.

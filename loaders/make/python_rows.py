@@ -19,6 +19,7 @@ from penstock.loaders.order.ledger import BadSample
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.image_types import INTERPOLATIONS
 from penstock.pipelines.plan.crops import BatchPlan
+from penstock.pipelines.plan.placed_crops import MAX_RESIZED_PIXELS, MAX_RESIZED_SIDE
 from penstock.pipelines.sample.decode import ImageDecoder
 from penstock.pipelines.sample.patches import view_image
 from penstock.pipelines.sample.resize import RESIZERS, write_sample
@@ -175,6 +176,8 @@ class PythonRows:
         for (x, y, w, h), plan, images, number in zip(windows, plans, batch.crops.images, filters, strict=True):
             crop = pixels[y - top : y - top + h, x - left : x - left + w]
             own, place = images[row : row + 1], plan.places[at].tolist()
+            if max(place[2:]) > MAX_RESIZED_SIDE:
+                raise _too_long_error(item.width, item.height)
             layout = batch.crops.layout
             if layout.row_pixels and place[2] * place[3] > layout.row_pixels:
                 raise _too_large_error(place[2], place[3], layout.row_pixels)
@@ -194,6 +197,11 @@ class PythonRows:
             raise error.locate(sample=sample, path=path) from error
         raised = None if self._planner.substitute else error.__cause__  # replaced samples are kept for an epoch
         return BadSample(sample, error.code, error.cause, path, -1, row, error.fix, raised)
+
+
+def _too_long_error(width: int, height: int) -> LoaderError:
+    cause = f"the whole image of {width}x{height} pixels would have more than {MAX_RESIZED_PIXELS:,} after its resize"
+    return LoaderError("E-BOMB", cause, fix="pass ImagePipeline(resize_first=False), or remove the image")
 
 
 def _too_large_error(width: int, height: int, most: int) -> LoaderError:

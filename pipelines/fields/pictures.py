@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.pipelines.image_types import TRANSPOSED, UPSIDE_DOWN, Window
-from penstock.pipelines.resampling import resize
+from penstock.pipelines.resampling import paste, resize
 
 Values = npt.NDArray[Any]  # [height, width], or [height, width, channels]
 
@@ -46,18 +46,18 @@ def place_window(
 ) -> None:
     """Resize the window of a picture into `out`, and turn it as BatchPlan defines it for an image.
 
-    crop: [h, w] or [h, w, channels]; out: [height, width] or [height, width, channels] of the same type. Pixels outside
-    `place` become `outside`. With "nearest" each pixel has the value of the source pixel under its centre, exactly as
-    with Pillow's NEAREST, which torchvision uses for PIL images; the image's filters have the same centre. missing: as
-    in resize_present.
+    crop: [h, w] or [h, w, channels]; out: [height, width] or [height, width, channels] of the same type. place: x, y,
+    width, height of the target area, of which only a part may lie in `out`; the other pixels become `outside`. With
+    "nearest" each pixel has the value of the source pixel under its centre, exactly as with Pillow's NEAREST, which
+    torchvision uses for PIL images; the image's filters have the same centre. missing: as in resize_present.
     """
     turned = out[:, ::-1] if flip else out
     turned = turned[::-1] if turn & UPSIDE_DOWN else turned
     turned = turned.swapaxes(0, 1) if turn & TRANSPOSED else turned
     x, y, width, height = place
-    if place != (0, 0, turned.shape[1], turned.shape[0]):
+    if max(x, 0) + max(y, 0) or x + width < turned.shape[1] or y + height < turned.shape[0]:
         turned[...] = outside
-    turned[y : y + height, x : x + width] = resize_present(crop, (height, width), interpolation, missing)
+    paste(resize_present(crop, (height, width), interpolation, missing), turned, x, y)
 
 
 def resize_present(values: Values, size: tuple[int, int], interpolation: str, missing: float | None) -> Values:

@@ -36,6 +36,20 @@ def move_points(points: Floats, rows: npt.NDArray[np.intp], plan: BatchPlan, siz
     return moved
 
 
+def find_shown(rows: npt.NDArray[np.intp], plan: BatchPlan, size: Size) -> tuple[Floats, Floats]:
+    """Return the part that is shown of the images in `rows`, int [n]: of a window, what its place has in the output.
+
+    Returns the upper left and the lower right corners, float64 [n, 2], in pixels of the image.
+    """
+    window, place = plan.windows[rows].astype(np.float64), plan.places[rows].astype(np.float64)
+    first, last = window[:, :2], window[:, :2] + window[:, 2:]
+    if size is None:
+        return first, last
+    before, beyond = -place[:, :2], place[:, :2] + place[:, 2:] - size[::-1]
+    scale = np.divide(window[:, 2:], place[:, 2:], out=np.zeros_like(first), where=place[:, 2:] > 0)
+    return first + before.clip(0) * scale, last - beyond.clip(0) * scale
+
+
 def find_matrices(plan: BatchPlan, size: Size, moves: Floats = STILL) -> Floats:
     """Return the matrix that moves points (x, y) of each image: x' = a x + b y + c and y' = d x + e y + f.
 
@@ -91,19 +105,19 @@ def find_other_sizes(boxes: Ragged, sizes: npt.NDArray[np.int32]) -> npt.NDArray
 def place_boxes(
     boxes: Ragged, corners: Floats, kind: FieldKind, plan: BatchPlan, size: Size, moves: Floats = STILL
 ) -> tuple[Ragged, npt.NDArray[np.bool_]]:
-    """Cut boxes to the windows, drop boxes with too little area left, and move the others to output pixels.
+    """Cut boxes to what is shown, drop boxes with too little area left, and move the others to output pixels.
 
     Returns the boxes kept, float32 [m, 4] (x1, y1, x2, y2), with their classes and other parts, and a mask of the boxes
     kept. A box without any area left is always dropped. moves: from forward_matrices, if all outputs have one size; a
     moved box is the smallest box around its four moved corners, cut to the image, and the area cut off there counts
     too.
     """
-    windows = plan.windows[boxes.rows].astype(np.float64)
-    low, high = windows[:, :2], windows[:, :2] + windows[:, 2:]
-    cut = np.concatenate((corners[:, :2].clip(low, high), corners[:, 2:].clip(low, high)), 1)
-    area, left = _areas(corners), _areas(cut)
+    windows, shown = plan.windows[boxes.rows].astype(np.float64), find_shown(boxes.rows, plan, size)
+    cut = _cut(corners, windows[:, :2], windows[:, :2] + windows[:, 2:])
+    area, left = _areas(corners), _areas(_cut(corners, *shown))
     first, second = (move_points(cut[:, at : at + 2], boxes.rows, plan, size) for at in (0, 2))
     moved = np.concatenate((np.minimum(first, second), np.maximum(first, second)), 1)
+    moved = moved if size is None else moved.clip(0, size[::-1] * 2)
     for matrices in moves:
         assert size is not None
         at, matrix = _find_moved(matrices, boxes.rows)
@@ -111,8 +125,12 @@ def place_boxes(
         moved[at], full = around.clip(0, size[::-1] * 2), _areas(around)
         left[at] *= np.divide(_areas(moved[at]), full, out=np.zeros(len(full)), where=full > 0)
     kept = (left > 0) & (left >= kind.min_area * area)
-    shown = boxes.keep(kept)
-    return Ragged(shown.lengths, (moved[kept].astype(np.float32), *shown.parts[1:])), kept
+    left_over = boxes.keep(kept)
+    return Ragged(left_over.lengths, (moved[kept].astype(np.float32), *left_over.parts[1:])), kept
+
+
+def _cut(corners: Floats, low: Floats, high: Floats) -> Floats:
+    return np.concatenate((corners[:, :2].clip(low, high), corners[:, 2:].clip(low, high)), 1)
 
 
 def _find_moved(matrices: Floats, rows: npt.NDArray[np.intp]) -> tuple[npt.NDArray[np.intp], Floats]:
@@ -137,12 +155,12 @@ def place_keypoints(
 ) -> npt.NDArray[np.float32]:
     """Move sets of keypoints, [n, k, 3] of x, y and visibility, of the images in `rows`, int [n].
 
-    Points outside the window, points that a move takes out of the image, and points of visibility 0 become zeros. In
+    Points that are not shown, points that a move takes out of the image, and points of visibility 0 become zeros. In
     mirrored images the pairs `kind.swaps` change places. moves: from forward_matrices, if all outputs have one size.
     """
     given = points.astype(np.float64)
-    window = plan.windows[rows].astype(np.float64)[:, None]
-    inside = (given[..., :2] >= window[..., :2]) & (given[..., :2] < window[..., :2] + window[..., 2:])
+    low, high = find_shown(rows, plan, size)
+    inside = (given[..., :2] >= low[:, None]) & (given[..., :2] < high[:, None])
     seen = inside.all(-1) & (given[..., 2] > 0)
     of_each = np.broadcast_to(rows[:, None], seen.shape)[seen]
     moved, shown = move_points(given[seen, :2], of_each, plan, size), np.ones((len(of_each), 1), bool)

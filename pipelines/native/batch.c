@@ -121,11 +121,10 @@ int pn_load(pn_worker *worker, pn_task *task, pn_row *rows, int32_t count) {
   return PN_OK;
 }
 
-int pn_find_stored_window(const pn_row *row, pn_window *out) {
+int pn_find_stored_window(const pn_row *row, pn_window w, pn_window *out) {
   int swap = swaps_sides(row->orientation);
   if (row->width < 1 || row->height < 1 || row->width > PN_MAX_SIDE || row->height > PN_MAX_SIDE) return 0;
   int32_t width = swap ? row->height : row->width, height = swap ? row->width : row->height;
-  pn_window w = row->window;
   if (w.x < 0 || w.y < 0 || w.width < 1 || w.height < 1 || w.width > width - w.x || w.height > height - w.y) return 0;
   int mirror_x = row->orientation == 2 || row->orientation == 3 || row->orientation == 6 || row->orientation == 7;
   int mirror_y = row->orientation == 3 || row->orientation == 4 || row->orientation == 7 || row->orientation == 8;
@@ -157,15 +156,39 @@ pn_result pn_find_pixels(pn_worker *worker, pn_task *task, const pn_row *row, pn
   return pn_decode_window(jpeg, &scan, window, pixels, view->stride, &worker->decoding, &worker->tables);
 }
 
-/* Draw a row's image; `view` shows the pixels of `all`, which contains the row's `window`. */
-static pn_result draw_row(pn_worker *worker, const pn_task *task, const pn_row *row, pn_window window, pn_window all,
+/* What a row's image depends on: an area of the stored image, and how its sides (of the upright one) are resized. */
+typedef struct {
+  pn_window stored;
+  pn_side x, y;
+} part;
+
+static pn_canvas find_canvas(const pn_task *task, const pn_row *row) {
+  pn_canvas canvas = {.width = row->out_width, .height = row->out_height, .channels = task->channels};
+  canvas.place = row->place, canvas.fill = task->fill, canvas.interpolation = row->interpolation;
+  canvas.turn = row->turn, canvas.flip = row->flip;
+  return canvas;
+}
+
+/* Find a row's part: its window, or what of it shows in the image; 0 if it does not lie within the stored image. */
+static int find_part(const pn_task *task, const pn_row *row, part *found) {
+  pn_window window = row->window;
+  const pn_canvas canvas = find_canvas(task, row);
+  if (!pn_find_stored_window(row, window, &found->stored)) return 0;
+  pn_find_shown(&canvas, window.width, window.height, &found->x, &found->y);
+  const pn_side *x = &found->x, *y = &found->y;
+  if (x->count < 1 || y->count < 1) return 1; /* pn_draw refuses it */
+  pn_window shown = {window.x + x->in_first, window.y + y->in_first, x->in_count, y->in_count};
+  return pn_find_stored_window(row, shown, &found->stored);
+}
+
+/* Draw a row's image; `view` shows the pixels of `all`, which contains the row's part. */
+static pn_result draw_row(pn_worker *worker, const pn_task *task, const pn_row *row, const part *part, pn_window all,
                           pn_view view) {
-  const uint8_t *pixels = view.pixels + (size_t)(window.y - all.y) * view.stride + 3 * (size_t)(window.x - all.x);
-  pn_canvas canvas = {.pixels = task->images + row->out, .width = row->out_width, .height = row->out_height};
-  canvas.channels = task->channels, canvas.place = row->place, canvas.fill = task->fill;
-  canvas.turn = row->turn, canvas.flip = row->flip, canvas.interpolation = row->interpolation;
-  return pn_draw(pixels, view.stride, window.width, window.height, row->orientation, &canvas, &worker->resizing,
-                 &worker->whole);
+  const pn_window *at = &part->stored;
+  const uint8_t *pixels = view.pixels + (size_t)(at->y - all.y) * view.stride + 3 * (size_t)(at->x - all.x);
+  pn_canvas canvas = find_canvas(task, row);
+  canvas.pixels = task->images + row->out;
+  return pn_draw(pixels, view.stride, &part->x, &part->y, row->orientation, &canvas, &worker->resizing, &worker->whole);
 }
 
 static pn_window join_windows(pn_window a, pn_window b) {
@@ -176,19 +199,20 @@ static pn_window join_windows(pn_window a, pn_window b) {
 
 /* Decode the area that the rows of one image need, once, and draw each row. */
 static void fill_rows(pn_worker *worker, pn_task *task, pn_row *rows, int32_t count) {
-  pn_window all = {0}, window;
+  pn_window all = {0};
+  part part;
   pn_view view;
   for (int32_t i = 0, found = 0; i < count; i++) {
     if (rows[i].result != PN_OK) continue;
-    rows[i].result = pn_find_stored_window(&rows[i], &window) ? PN_OK : PN_UNSUPPORTED;
-    if (rows[i].result == PN_OK) all = found++ > 0 ? join_windows(all, window) : window;
+    rows[i].result = find_part(task, &rows[i], &part) ? PN_OK : PN_UNSUPPORTED;
+    if (rows[i].result == PN_OK) all = found++ > 0 ? join_windows(all, part.stored) : part.stored;
   }
   pn_result result = all.width > 0 ? pn_find_pixels(worker, task, rows, all, &view) : PN_UNSUPPORTED;
   for (int32_t i = 0; i < count; i++) {
     if (rows[i].result != PN_OK) continue;
     rows[i].result = result;
-    if (result == PN_OK && task->images != NULL && pn_find_stored_window(&rows[i], &window))
-      rows[i].result = draw_row(worker, task, &rows[i], window, all, view);
+    if (result == PN_OK && task->images != NULL && find_part(task, &rows[i], &part))
+      rows[i].result = draw_row(worker, task, &rows[i], &part, all, view);
   }
 }
 

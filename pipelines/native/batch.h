@@ -32,7 +32,7 @@ typedef struct {
   int32_t result;                /* a pn_result */
   int32_t out_width, out_height; /* size of the row's image */
   pn_window window;              /* in pixels of the upright image */
-  pn_window place;               /* where in the row's image it goes */
+  pn_window place;               /* where in the row's image it goes; it may extend beyond the image */
   uint32_t head, crc;            /* as in a cache's record: bytes before the strips, CRC-32 of these or of all */
   uint16_t segment_mcus, strip_rows, height_offset;
   uint8_t kind, orientation, mcu_width, mcu_height, flip, turn;
@@ -106,8 +106,8 @@ void pn_trim_worker(pn_worker *worker);
 int pn_is_whole(const pn_row *row);
 const uint8_t *pn_find_file_bytes(const pn_worker *worker, const pn_task *task, const pn_row *row);
 
-/* Convert a row's window from the upright image to the stored one; 0 if it does not lie within the image. */
-int pn_find_stored_window(const pn_row *row, pn_window *out);
+/* Convert a window of a row's upright image to the stored one; 0 if it does not lie within the image. */
+int pn_find_stored_window(const pn_row *row, pn_window window, pn_window *out);
 
 /* Point `view` at the pixels of a stored window, after decoding if they are coded. */
 pn_result pn_find_pixels(pn_worker *worker, pn_task *task, const pn_row *row, pn_window window, pn_view *view);

@@ -102,7 +102,7 @@ static pn_result cut_pixels(pn_worker *worker, pn_task *task, pn_row *row, uint8
 
 static pn_result cut_row(pn_worker *worker, pn_task *task, pn_row *row, size_t *used) {
   pn_window window;
-  if (!pn_find_stored_window(row, &window)) return PN_UNSUPPORTED;
+  if (!pn_find_stored_window(row, row->window, &window)) return PN_UNSUPPORTED;
   if (window.width < 2 || row->orientation != 1) return PN_UNSUPPORTED; /* Python decodes these itself */
   if (pn_is_whole(row)) return check_file(worker, task, row);
   uint8_t *to = task->parts + *used;

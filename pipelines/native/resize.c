@@ -122,27 +122,24 @@ enum { TURNED, AXIS_X, AXIS_Y, EXACT, ROWS, COPIES, RING, PARTS };
 
 static size_t max(size_t a, size_t b) { return a > b ? a : b; }
 
-pn_result pn_resize(const uint8_t *rgb, size_t stride, int32_t width, int32_t height, uint8_t *out,
-                    ptrdiff_t out_stride, int32_t out_width, int32_t out_height, int flip, int32_t orientation,
-                    int32_t interpolation, pn_memory *scratch) {
-  const int32_t sides[4] = {width, height, out_width, out_height};
-  for (int i = 0; i < 4; i++) {
-    if (sides[i] < 1 || sides[i] > PN_MAX_SIDE) return PN_UNSUPPORTED;
-  }
-  if (orientation < 1 || orientation > 8 || stride < 3 * (size_t)width) return PN_UNSUPPORTED;
-  if (interpolation < 0 || interpolation >= PN_INTERPOLATIONS) return PN_UNSUPPORTED;
-  if (orientation > 4) width = sides[1], height = sides[0];
-  const int across = width != out_width, down = height != out_height, avx2 = pn_has_avx2();
+pn_result pn_resize_part(const uint8_t *rgb, size_t stride, const pn_side *x, const pn_side *y, uint8_t *out,
+                         ptrdiff_t out_stride, int flip, int32_t orientation, int32_t interpolation,
+                         pn_memory *scratch) {
+  const int32_t width = x->in_count, height = y->in_count;
+  if (width < 1 || height < 1 || orientation < 1 || orientation > 8) return PN_UNSUPPORTED;
+  const int32_t stored_width = orientation > 4 ? height : width, stored_height = orientation > 4 ? width : height;
+  if (stride < 3 * (size_t)stored_width) return PN_UNSUPPORTED;
+  const int across = x->in != x->out, down = y->in != y->out, avx2 = pn_has_avx2();
 
-  size_t parts[PARTS] = {0}, total = 0, rows = down ? pn_max_taps(height, out_height, interpolation) : 1;
+  size_t parts[PARTS] = {0}, total = 0, rows = down ? pn_max_taps(y, interpolation) : 1;
   size_t slots = (rows < (size_t)height ? rows : (size_t)height) + PN_ROWS;
-  size_t slot_bytes = pn_align(3 * pn_pad_length(out_width) + PN_OVERWRITE);
-  size_t max_reach = 3 * ((size_t)width + pn_max_taps(width, out_width, interpolation)) + PN_OVERREAD;
+  size_t slot_bytes = pn_align(3 * pn_pad_length(x->count) + PN_OVERWRITE);
+  size_t max_reach = 3 * ((size_t)width + pn_max_taps(x, interpolation)) + PN_OVERREAD;
   if (orientation > 1) parts[TURNED] = 3 * (size_t)width * (size_t)height;
-  if (across) parts[AXIS_X] = pn_axis_bytes(width, out_width, interpolation);
-  if (down) parts[AXIS_Y] = pn_axis_bytes(height, out_height, interpolation);
-  if (across) parts[EXACT] = pn_exact_bytes(width, out_width, interpolation);
-  if (down) parts[EXACT] = max(parts[EXACT], pn_exact_bytes(height, out_height, interpolation));
+  if (across) parts[AXIS_X] = pn_axis_bytes(x, interpolation);
+  if (down) parts[AXIS_Y] = pn_axis_bytes(y, interpolation);
+  if (across) parts[EXACT] = pn_exact_bytes(x, interpolation);
+  if (down) parts[EXACT] = max(parts[EXACT], pn_exact_bytes(y, interpolation));
   parts[ROWS] = rows * sizeof(uint8_t *);
   parts[COPIES] = across ? PN_ROWS * pn_align(max_reach) : 0;
   parts[RING] = across || flip ? slots * slot_bytes : 0;
@@ -152,7 +149,7 @@ pn_result pn_resize(const uint8_t *rgb, size_t stride, int32_t width, int32_t he
   for (int i = 0; i < PARTS; place += pn_align(parts[i++])) places[i] = place;
 
   if (orientation > 1) {
-    turn_upright(rgb, stride, sides[0], sides[1], orientation, places[TURNED]);
+    turn_upright(rgb, stride, stored_width, stored_height, orientation, places[TURNED]);
     rgb = places[TURNED];
     stride = 3 * (size_t)width;
   }
@@ -161,26 +158,35 @@ pn_result pn_resize(const uint8_t *rgb, size_t stride, int32_t width, int32_t he
   job.horizontal = avx2 ? pn_horizontal_avx2 : pn_horizontal_generic;
   pn_vertical *vertical = avx2 ? pn_vertical_avx2 : pn_vertical_generic;
   if (across) {
-    job.axis = pn_make_axis(width, out_width, interpolation, flip, places[AXIS_X], (double *)places[EXACT]);
+    job.axis = pn_make_axis(x, interpolation, flip, places[AXIS_X], (double *)places[EXACT]);
     job.reach = find_reach(&job.axis, width);
   }
   pn_axis axis = {0};
-  if (down) axis = pn_make_axis(height, out_height, interpolation, 0, places[AXIS_Y], (double *)places[EXACT]);
+  if (down) axis = pn_make_axis(y, interpolation, 0, places[AXIS_Y], (double *)places[EXACT]);
   const uint8_t **from = (const uint8_t **)places[ROWS];
-  const size_t row_bytes = 3 * (size_t)out_width;
-  for (int32_t y = 0; y < out_height; y++, out += out_stride) {
+  const size_t row_bytes = 3 * (size_t)x->count;
+  for (int32_t made = 0; made < y->count; made++, out += out_stride) {
     if (!down) {
-      fill_ring(&job, y + 1);
-      memcpy(out, row_at(&job, y), row_bytes);
+      fill_ring(&job, made + 1);
+      memcpy(out, row_at(&job, made), row_bytes);
       continue;
     }
-    int32_t last = axis.first[y] + axis.size[y] - 1;
+    int32_t last = axis.first[made] + axis.size[made] - 1;
     fill_ring(&job, last + 1);
     for (int32_t k = 0; k < axis.taps; k++) {
-      int32_t row = axis.first[y] + k;
+      int32_t row = axis.first[made] + k;
       from[k] = row_at(&job, row < last ? row : last);
     }
-    vertical(from, axis.weights + (size_t)y * (size_t)axis.taps, axis.taps, axis.precision, out, row_bytes);
+    vertical(from, axis.weights + (size_t)made * (size_t)axis.taps, axis.taps, axis.precision, out, row_bytes);
   }
   return PN_OK;
+}
+
+pn_result pn_resize(const uint8_t *rgb, size_t stride, int32_t width, int32_t height, uint8_t *out,
+                    ptrdiff_t out_stride, int32_t out_width, int32_t out_height, int flip, int32_t orientation,
+                    int32_t interpolation, pn_memory *scratch) {
+  const int swap = orientation > 4;
+  pn_side x = pn_cut_side(swap ? height : width, out_width, 0, out_width, interpolation);
+  pn_side y = pn_cut_side(swap ? width : height, out_height, 0, out_height, interpolation);
+  return pn_resize_part(rgb, stride, &x, &y, out, out_stride, flip, orientation, interpolation, scratch);
 }

@@ -31,34 +31,78 @@ static const struct {
   double (*weigh)(double);
 } FILTERS[] = {[PN_BILINEAR] = {1, triangle}, [PN_BICUBIC] = {2, cubic}, [PN_LANCZOS] = {3, lanczos}};
 
-/* Box and nearest include one of their two ends, so they have no function of the distance. */
-static double find_support(int32_t in, int32_t out, int32_t interpolation) {
+/* A filter, stretched for one side. Box and nearest include one of their two ends, so they have no function of the
+ * distance. */
+typedef struct {
+  int32_t in, number;
+  double scale, support, inverse;
+} filter;
+
+static filter stretch_filter(int32_t in, int32_t out, int32_t interpolation) {
   double scale = (double)in / out, radius = interpolation < PN_BOX ? FILTERS[interpolation].radius : 0.5;
-  return scale >= 1 ? radius * scale : radius;
+  return (filter){in, interpolation, scale, scale >= 1 ? radius * scale : radius, scale >= 1 ? 1 / scale : 1};
 }
 
-size_t pn_max_taps(int32_t in, int32_t out, int32_t interpolation) {
+size_t pn_max_taps(const pn_side *side, int32_t interpolation) {
   if (interpolation == PN_NEAREST) return 2;
-  return 2 * (size_t)ceil(find_support(in, out, interpolation)) + 2;
+  return 2 * (size_t)ceil(stretch_filter(side->in, side->out, interpolation).support) + 2;
 }
 
-size_t pn_axis_bytes(int32_t in, int32_t out, int32_t interpolation) {
-  return pn_align(2 * pn_pad_length(out) * sizeof(int32_t)) +
-         pn_align(pn_pad_length(out) * pn_max_taps(in, out, interpolation) * sizeof(int16_t));
+size_t pn_axis_bytes(const pn_side *side, int32_t interpolation) {
+  size_t length = pn_pad_length(side->count);
+  return pn_align(2 * length * sizeof(int32_t)) + pn_align(length * pn_max_taps(side, interpolation) * sizeof(int16_t));
 }
 
-size_t pn_exact_bytes(int32_t in, int32_t out, int32_t interpolation) {
-  return (size_t)out * pn_max_taps(in, out, interpolation) * sizeof(double);
+size_t pn_exact_bytes(const pn_side *side, int32_t interpolation) {
+  return ((size_t)side->count + 1) * pn_max_taps(side, interpolation) * sizeof(double); /* see find_weights */
+}
+
+/* Return the first tap of sample `i` of the whole result, and set their number: above 0, because the first is below
+ * `in`, and twice the support is at least 1; and at most pn_max_taps. */
+static int32_t find_taps(const filter *filter, int32_t i, int32_t *size) {
+  double center = filter->scale * (i + 0.5), low = center - filter->support + 0.5;
+  double high = center + filter->support + 0.5;
+  int32_t first = low > 0 ? (int32_t)low : 0;
+  *size = (high < filter->in ? (int32_t)high : filter->in) - first;
+  return first;
+}
+
+/* Return the source sample under the centre of sample `*i`, and set `*i` and `*at` to the next one, from 0 and half the
+ * scale on. A centre between two samples is rounded as Pillow's sum of steps. */
+static int32_t step_nearest(const filter *filter, int32_t *i, double *at) {
+  int32_t found = pn_min((int32_t)*at, filter->in - 1);
+  *i += 1, *at += filter->scale;
+  return found;
+}
+
+pn_side pn_cut_side(int32_t in, int32_t out, int32_t first, int32_t count, int32_t interpolation) {
+  if (in < 1 || out < 1 || in > PN_MAX_SIDE || out > PN_MAX_SIDE) return (pn_side){0};
+  if (first < 0 || count < 1 || count > out - first) return (pn_side){0};
+  if (interpolation < 0 || interpolation >= PN_INTERPOLATIONS) return (pn_side){0};
+  if (count == out) return (pn_side){in, out, 0, out, 0, in};
+  if (in == out) return (pn_side){in, out, first, count, first, count};
+  filter filter = stretch_filter(in, out, interpolation);
+  int32_t begin = 0, end = 0, size = 1;
+  if (interpolation == PN_NEAREST) {
+    double at = filter.scale / 2;
+    for (int32_t i = 0; i < first + count;) {
+      end = step_nearest(&filter, &i, &at);
+      if (i <= first + 1) begin = end;
+    }
+  } else {
+    begin = find_taps(&filter, first, &size);
+    end = find_taps(&filter, first + count - 1, &size);
+  }
+  return (pn_side){in, out, first, count, begin, end + size - begin};
 }
 
 /* Set the weights of one sample, which sum to 1, and return the largest. */
-static double set_exact_weights(double *weights, int32_t first, int32_t size, double center, double inverse,
-                                int32_t interpolation) {
+static double set_exact_weights(double *weights, int32_t first, int32_t size, double center, const filter *filter) {
   double total = 0, largest = 0;
   for (int32_t k = 0; k < size; k++) {
-    double distance = ((double)(first + k) - center + 0.5) * inverse;
-    if (interpolation == PN_BOX) weights[k] = distance > -0.5 && distance <= 0.5;
-    else weights[k] = FILTERS[interpolation].weigh(fabs(distance));
+    double distance = ((double)(first + k) - center + 0.5) * filter->inverse;
+    if (filter->number == PN_BOX) weights[k] = distance > -0.5 && distance <= 0.5;
+    else weights[k] = FILTERS[filter->number].weigh(fabs(distance));
     total += weights[k];
   }
   if (total == 0) return 0;
@@ -69,45 +113,48 @@ static double set_exact_weights(double *weights, int32_t first, int32_t size, do
   return largest;
 }
 
-/* Find the taps of each sample and their exact weights, `most` for each; return the largest weight. */
-static double find_taps(pn_axis *axis, int32_t in, int32_t interpolation, int mirror, size_t most, double *exact) {
-  const int32_t out = axis->length;
-  double scale = (double)in / out, support = find_support(in, out, interpolation), inverse = scale >= 1 ? 1 / scale : 1;
+/* Find the taps of each sample and their exact weights, `most` for each; return the largest weight of the whole result.
+ * It determines the precision, so the samples of a part are those of the whole; `exact` has room for one other. */
+static double find_weights(pn_axis *axis, const pn_side *side, int32_t interpolation, int mirror, size_t most,
+                           double *exact) {
+  const filter filter = stretch_filter(side->in, side->out, interpolation);
   double largest = 0;
-  for (int32_t i = 0; i < out; i++) {
-    double center = scale * (i + 0.5), low = center - support + 0.5, high = center + support + 0.5;
-    int32_t at = mirror ? out - 1 - i : i, first = low > 0 ? (int32_t)low : 0;
-    /* Below `most`, because high - low is twice the support; above 0, because `low` is below `in`, and twice the
-     * support is at least 1. */
-    int32_t size = (high < in ? (int32_t)high : in) - first;
-    double weight = set_exact_weights(exact + (size_t)at * most, first, size, center, inverse, interpolation);
+  for (int32_t i = 0; i < side->out; i++) {
+    int32_t at = i - side->first, size, first = find_taps(&filter, i, &size);
+    int is_made = at >= 0 && at < side->count;
+    if (mirror) at = side->count - 1 - at;
+    double *weights = exact + (size_t)(is_made ? at : side->count) * most;
+    double weight = set_exact_weights(weights, first, size, filter.scale * (i + 0.5), &filter);
     largest = weight > largest ? weight : largest;
-    axis->first[at] = first;
+    if (!is_made) continue;
+    axis->first[at] = first - side->in_first;
     axis->size[at] = size;
   }
   return largest;
 }
 
-/* Take the source sample under the centre of each sample. A centre between two is rounded as Pillow's sum of steps. */
-static double find_nearest(pn_axis *axis, int32_t in, int mirror, size_t most, double *exact) {
-  const double scale = (double)in / axis->length;
-  double at = scale / 2;
-  for (int32_t i = 0; i < axis->length; i++, at += scale) {
-    int32_t place = mirror ? axis->length - 1 - i : i;
-    axis->first[place] = pn_min((int32_t)at, in - 1);
-    axis->size[place] = 1;
-    exact[(size_t)place * most] = 1;
+static double find_nearest(pn_axis *axis, const pn_side *side, int mirror, size_t most, double *exact) {
+  const filter filter = stretch_filter(side->in, side->out, PN_NEAREST);
+  double sum = filter.scale / 2;
+  for (int32_t i = 0; i < side->first + side->count;) {
+    int32_t at = i - side->first, source = step_nearest(&filter, &i, &sum);
+    if (at < 0) continue;
+    if (mirror) at = side->count - 1 - at;
+    axis->first[at] = source - side->in_first;
+    axis->size[at] = 1;
+    exact[(size_t)at * most] = 1;
   }
   return 1;
 }
 
-pn_axis pn_make_axis(int32_t in, int32_t out, int32_t interpolation, int mirror, uint8_t *memory, double *exact) {
-  const size_t most = pn_max_taps(in, out, interpolation), padded = pn_pad_length(out);
+pn_axis pn_make_axis(const pn_side *side, int32_t interpolation, int mirror, uint8_t *memory, double *exact) {
+  const int32_t out = side->count;
+  const size_t most = pn_max_taps(side, interpolation), padded = pn_pad_length(out);
   pn_axis axis = {.first = (int32_t *)memory, .length = out, .taps = 1};
   axis.size = axis.first + padded;
   axis.weights = (int16_t *)(memory + pn_align(2 * padded * sizeof(int32_t)));
-  double largest = interpolation == PN_NEAREST ? find_nearest(&axis, in, mirror, most, exact)
-                                               : find_taps(&axis, in, interpolation, mirror, most, exact);
+  double largest = interpolation == PN_NEAREST ? find_nearest(&axis, side, mirror, most, exact)
+                                               : find_weights(&axis, side, interpolation, mirror, most, exact);
   for (int32_t i = 0; i < out; i++) axis.taps = pn_max(axis.taps, axis.size[i]);
   axis.taps = (axis.taps + 1) & ~1;
   while (axis.precision < MAX_PRECISION && 0.5 + largest * (1 << (axis.precision + 1)) < 1 << 15) axis.precision++;

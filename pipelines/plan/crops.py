@@ -12,7 +12,14 @@ import numpy.typing as npt
 from penstock.pipelines.image_types import INTERPOLATIONS, TRANSPOSED, UPSIDE_DOWN, Interpolation
 from penstock.pipelines.native.rows import CENTRE, CROPS, RANDOM_RESIZED, WHOLE, Crops
 from penstock.pipelines.plan.philox import STREAM_CROP, random_words, uniforms, view_stream
-from penstock.pipelines.plan.placed_crops import Ints, choose_corner, fit_whole, is_mirrored_view, place_crops
+from penstock.pipelines.plan.placed_crops import (
+    Ints,
+    choose_corner,
+    fit_whole,
+    is_mirrored_view,
+    place_crops,
+    place_whole,
+)
 from penstock.pipelines.spec import ImagePipeline
 
 _TRIES = 10  # torchvision.transforms.RandomResizedCrop.get_params
@@ -33,7 +40,8 @@ class BatchPlan(NamedTuple):
         windows: x, y, width, height of the crop, int32 [batch, 4], in pixels of the image (upright if EXIF is applied).
         flips: whether the result is finally mirrored left to right, bool [batch].
         places: x, y, width, height in the output image to which the crop is resized, int32 [batch, 4], in pixels; the
-            rest of the output image is filled with one colour.
+            rest of the output image is filled with one colour. With resize_first a place extends beyond the output
+            image, which shows a part of it.
         turns: uint8 [batch], TRANSPOSED (rows become columns; square images only) and UPSIDE_DOWN, in this order.
     """
 
@@ -72,7 +80,9 @@ def plan_batch(
     else:
         places = np.broadcast_to(np.array((0, 0, pipeline.size[1], pipeline.size[0]), np.int32), (len(index), 4))
     is_share = keeps_aspect or not pipeline.keeps_scale
-    if pipeline.crop == "random_resized":
+    if pipeline.resize_first:
+        windows, places = place_whole(pipeline, widths, heights, view)
+    elif pipeline.crop == "random_resized":
         windows = _draw_windows(pipeline, draws, widths, heights, keeps_aspect=keeps_aspect)
     elif pipeline.crop in ("full", "none"):
         windows = np.stack((np.zeros_like(widths), np.zeros_like(heights), widths, heights), 1)
@@ -120,6 +130,7 @@ def native_crops(
     for view, pipeline in enumerate(pipelines):
         kind = _NATIVE_KINDS.get(pipeline.crop)
         is_drawn = pipeline.shorter_side is None and not pipeline.keeps_scale and pipeline.size is not None
+        is_drawn = is_drawn and not pipeline.resize_first
         if kind is None or not is_drawn:
             return None
         (low, high), (narrow, wide), (height, width) = pipeline.scale, pipeline.ratio, pipeline.output_size

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from penstock.pipelines.image_types import TRANSPOSED, UPSIDE_DOWN, Levels, Pixels, Window
-from penstock.pipelines.resampling import FAST_CHANNELS, as_nchw, resize_into
+from penstock.pipelines.resampling import FAST_CHANNELS, as_nchw, paste, resize_into
 from penstock.pipelines.resampling import resize as resize_levels
 
 Resize = Callable[[Pixels, torch.Tensor, str], None]
@@ -55,16 +55,16 @@ def write_sample(
     """Resize `pixels` into `slot`, turn the result, and mirror it left to right if `flip`.
 
     pixels: uint8, uint16 or float32 [h, w, channels]. slot: [1, channels, height, width], channels_last, of one of
-    these types; with one channel, three channels become grey. place: x, y, width, height of the target area in the
-    slot, None for the whole slot; the rest becomes `fill`, levels 0 to 255 of red, green and blue, or for as many
-    channels as the slot has; for float32 levels of its own scale. turn: TRANSPOSED and UPSIDE_DOWN. interpolation: one
-    of INTERPOLATIONS.
+    these types; with one channel, three channels become grey. place: x, y, width, height of the target area, of which
+    only a part may lie in the slot; None for the whole slot. The rest of the slot becomes `fill`, levels 0 to 255 of
+    red, green and blue, or for as many channels as the slot has; for float32 levels of its own scale. turn: TRANSPOSED
+    and UPSIDE_DOWN. interpolation: one of INTERPOLATIONS.
     """
     channels, height, width = slot.shape[1:]
     x, y, w, h = place or (0, 0, width, height)
     is_grey = channels == 1 and pixels.shape[2] == 3
     is_direct = not is_grey and channels <= FAST_CHANNELS and slot.dtype == torch.uint8 and pixels.dtype == np.uint8
-    if (w, h) == (width, height) and is_direct:
+    if (x, y, w, h) == (0, 0, width, height) and is_direct:
         _resize_to(pixels, slot, resize, interpolation)
     else:
         canvas = slot.permute(0, 2, 3, 1)[0].numpy()
@@ -75,11 +75,11 @@ def write_sample(
             resized = torch.empty((1, h, w, levels.shape[2]), dtype=torch.uint8, device="cpu")
             resize(levels, resized.permute(0, 3, 1, 2), interpolation)
             levels = resized[0].numpy()
-        if (w, h) != (width, height):
+        if max(x, 0) + max(y, 0) or x + w < width or y + h < height:
             kind = np.float32 if canvas.dtype == np.float32 else np.uint8
             colour = to_depth(np.array(fill, kind).reshape(1, 1, -1), canvas.dtype)
             canvas[...] = to_grey(colour) if channels == 1 and len(fill) == 3 else colour
-        canvas[y : y + h, x : x + w] = to_grey(levels) if is_grey else levels
+        paste(to_grey(levels) if is_grey else levels, canvas, x, y)
     _turn(slot, flip, turn)
 
 

@@ -26,6 +26,12 @@ CROPS: dict[str, dict[str, Any]] = {
     "padded": {"size": (48, 80), "crop": "random", "padding": 20, "fill": (9, 130, 250)},
     "shorter side, drawn": {"size": (24, 24), "crop": "random", "shorter_side": (26, 50)},
     "shorter side": {"size": (24, 30), "crop": "center", "shorter_side": 32, "flip": 0},
+    "resized first": {"size": (24, 30), "crop": "center", "resize_first": True, "interpolation": "bicubic", "flip": 0},
+    "resized first, ten": {"size": (20, 20), "crop": "ten", "resize_first": True, "shorter_side": 41, "flip": 0},
+    "resized first, padded": {"size": (40, 40), "crop": "letterbox", "resize_first": True, "interpolation": "lanczos"}
+    | {"fill": (9, 130, 250), "rotate90": 0.75},
+    "resized first, grey": {"size": (24, 32), "crop": "full", "resize_first": True, "interpolation": "nearest"}
+    | {"channels": 1, "mean": 0.4, "std": 0.2, "align": "center_down", "vertical_flip": 0.5},
     "scale jitter": {"size": (40, 56), "crop": "scale_jitter", "jitter": (0.3, 2.0), "align": "top_left", "fill": 114},
     "letterbox": {"size": (40, 40), "crop": "letterbox", "fill": (114, 114, 114), "flip": 0},
     "turned": {"size": (32, 32), "rotate90": 0.75, "vertical_flip": 0.5},

@@ -29,6 +29,7 @@ IMPOSSIBLE: dict[str, list[Any]] = {
     "ratio": [(0, 1), (2, 1), (1, INF), (NAN, 1), (1, NAN), (1,), (0.5, 1, 2), (-1, 1)],
     "center_fraction": [0, -0.1, 1.01, NAN],
     "shorter_side": [0, 16385, 1.5, True, (1, 2, 3), (5, 4), "224"],
+    "resize_first": [0, 1, None, "yes"],
     "padding": [-1, 1.0, None, True],
     "jitter": [(0, 1), (2, 1), (1, 101), (NAN, 1), 1.0],
     "align": ["", "left", None],
@@ -103,6 +104,12 @@ GREY = {"channels": 1, "mean": 0.5, "std": 1}
         ("shorter_side is for", {"crop": "letterbox", "shorter_side": 256}),
         ("shorter_side must be one number", {"crop": "center", "shorter_side": (256, 480)}),
         ("align is for", {"crop": "random", "align": "top_left"}),
+        ("align='center_down' is for", {"crop": "center", "align": "center_down"}),
+        ("align='center_down' is for", {"crop": "letterbox", "resize_first": True, "align": "center_down"}),
+        ("align='center_down' is for", {"align": "center_down"}),
+        ("resize_first is for", {"resize_first": True}),
+        ("center_fraction must be a number", {"crop": "full", "resize_first": True, "center_fraction": None}),
+        ("resize_first .*cannot be combined", {"size": None, "crop": "full", "resize_first": True, "flip": 0}),
         ("rotate90 needs a square size", {"size": (32, 33), "rotate90": 0.5}),
         ("flip must be 0", {"crop": "ten"}),
         ("mean must be one number with channels=1", {"channels": 1}),
@@ -220,6 +227,15 @@ def test_the_evaluation_of_a_pipeline_agrees_with_it() -> None:
         ({"crop": "letterbox", "fill": 9}, {"crop": "letterbox", "fill": 9}),
         ({"crop": "full"}, {"crop": "full"}),
         ({"crop": "ten", "flip": 0, "shorter_side": 70}, {"crop": "ten", "shorter_side": 70}),
+        *[
+            ({**settings, "crop": crop, "resize_first": True}, {**settings, "crop": crop, "resize_first": True})
+            for crop, settings in (
+                ("center", {"shorter_side": 70, "align": "center_down"}),
+                ("five", {"center_fraction": 0.7}),
+                ("full", {"center_fraction": 0.9, "align": "center_down"}),
+                ("letterbox", {"center_fraction": 0.9, "fill": (9, 8, 7)}),
+            )
+        ],
     ):
         found = imagenet_train(64, **{**same, **settings}).evaluation()
         assert found == imagenet_eval(64, **{**same, **evaluation})

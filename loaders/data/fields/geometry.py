@@ -23,8 +23,9 @@ class Geometry:
     Attributes:
         sizes: int32 [batch, 2], width and height of the image.
         orientations: uint8 [batch], the EXIF orientation applied at reading, 1 to 8; 1 for none.
-        windows: int32 [batch, 4], the crop as (x, y, width, height) in the image.
-        places: int32 [batch, 4], place of the crop in the served image, before turns and flips.
+        windows: int32 [batch, 4], the crop as (x, y, width, height) in the image; with resize_first the whole image.
+        places: int32 [batch, 4], place of the crop in the served image, before turns and flips; with resize_first that
+            of the whole image, which extends beyond the served one.
         turns: uint8 [batch], 2 if rows become columns, plus 1 if rows are then reversed.
         flips: bool [batch], whether the result is mirrored left to right.
         matrices: float64 [batch, 2, 3], all of this as one affine map, including augmentations: a point (x, y) of the

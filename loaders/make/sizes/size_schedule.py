@@ -191,9 +191,8 @@ def _check_patches(patches: object, views: Sequence[ImagePipeline], batch_size: 
         raise ValueError(f"batch_size follows from tokens={patches.tokens}: pass only one of them")
     if len(views) > 1:
         raise ValueError(f"patches need a single view, got {len(views)}")
-    if view.crop not in PATCH_CROPS or view.shorter_side is not None:
-        raise ValueError(
-            f"patches need crop={', '.join(map(repr, PATCH_CROPS))} without shorter_side, got {view.crop!r}"
-        )
+    if view.crop not in PATCH_CROPS or view.shorter_side is not None or view.resize_first:
+        crops = ", ".join(map(repr, PATCH_CROPS))
+        raise ValueError(f"patches need crop={crops} without shorter_side and resize_first, got {view.crop!r}")
     if view.augment.active or view.rotate90:
         raise ValueError("patches support crops and flips only: do not use augmentations and rotate90")

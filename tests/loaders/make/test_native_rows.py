@@ -90,6 +90,26 @@ def test_odd_images_are_served_as_by_python(odd_folder: Path, pipeline: str, kin
     assert len(made.codes) >= 5
 
 
+@pytest.mark.parametrize("crop", ["center", "letterbox"])
+def test_odd_images_that_are_resized_first_are_served_as_by_python(
+    odd_folder: Path, odd_cache: Hdf5Cache, crop: Any
+) -> None:
+    pipeline = imagenet_eval((32, 40), crop=crop, resize_first=True, exif="apply", interpolation="bicubic")
+    for source in (ImageFolder(odd_folder), odd_cache):
+        check_both(source, 9, at_least=60, pipeline=pipeline)
+
+
+def test_an_image_that_is_too_long_after_its_resize_is_bad_on_both_paths(tmp_path: Path) -> None:
+    root = write_folder(tmp_path / "photos", 20)
+    for number, sides in enumerate(((2, 9000), (8000, 1))):
+        (root / "class0" / f"long{number}.jpg").write_bytes(jpeg(textured(*sides)))
+    pipeline = imagenet_eval(224, resize_first=True)
+    made = check_both(ImageFolder(root), 2, at_least=20, pipeline=pipeline, substitute=False)
+    assert [entry.cause[:24] for entry in made.bad] == ["the whole image of 9000x", "the whole image of 1x800"]
+    assert made.codes == {"E-BOMB"}
+    check_both(ImageFolder(root), 2, at_least=22, pipeline=imagenet_eval(8, resize_first=True))
+
+
 @pytest.mark.parametrize(("pipeline", "on_repaired"), [("large", "count"), ("crops", "replace")])
 def test_large_and_replaced_images_are_served_as_by_python(odd_folder: Path, pipeline: str, on_repaired: str) -> None:
     source = ImageFolder(odd_folder)

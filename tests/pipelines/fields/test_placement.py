@@ -10,7 +10,17 @@ import pytest
 from augment_images import values_of
 from odd_images import encoded
 from PIL import Image
-from placed_fields import apply, matrix, move_box, move_mask_by_pillow, move_point, moves_of, nearest, reference_mask
+from placed_fields import (
+    apply,
+    matrix,
+    move_box,
+    move_mask_by_pillow,
+    move_point,
+    moves_of,
+    nearest,
+    reference_mask,
+    shown_box,
+)
 
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.fields.field_kinds import FieldKind
@@ -41,11 +51,17 @@ def random_plans(rng: np.random.Generator, count: int) -> tuple[list[tuple[int, 
                 [int(rng.integers(0, side - part + 1)) for side, part in zip(sides, length, strict=True)] + length
             )
         windows.append(boxes[0])
-        places.append(boxes[1] if rng.integers(2) else [0, 0, out[1], out[0]])
+        places.append((boxes[1], [0, 0, out[1], out[0]], random_around(rng, out))[rng.integers(3)])
     turns = rng.integers(0, 4 if square else 2, count).astype(np.uint8)
     assert (TRANSPOSED, UPSIDE_DOWN) == (2, 1)
     flips = rng.integers(0, 2, count).astype(bool)
     return sizes, out, BatchPlan(np.array(windows, np.int32), flips, np.array(places, np.int32), turns)
+
+
+def random_around(rng: np.random.Generator, out: tuple[int, int]) -> list[int]:
+    """Return a place of which some part lies in the output, and others may lie beyond it."""
+    width, height = (int(side) for side in rng.integers(1, 150, 2))
+    return [int(rng.integers(1 - width, out[1])), int(rng.integers(1 - height, out[0])), width, height]
 
 
 def test_boxes_are_those_of_exact_arithmetic() -> None:
@@ -63,9 +79,9 @@ def test_boxes_are_those_of_exact_arithmetic() -> None:
                 )
                 box = [float(xs[0]), float(ys[0]), float(xs[1]), float(ys[1])]
                 corners.append(box)
-                x, y, w, h = plan.windows[row].tolist()
-                cut = [max(box[0], x), max(box[1], y), min(box[2], x + w), min(box[3], y + h)]
-                left = Fraction(max(0.0, cut[2] - cut[0])) * Fraction(max(0.0, cut[3] - cut[1]))
+                shown = shown_box(plan, row, out)
+                cut = [*map(max, box[:2], shown[:2]), *map(min, box[2:], shown[2:])]
+                left = Fraction(max(0, cut[2] - cut[0])) * Fraction(max(0, cut[3] - cut[1]))
                 area = Fraction(box[2] - box[0]) * Fraction(box[3] - box[1])
                 if left <= 0 or left < Fraction(kind.min_area) * area:
                     continue
@@ -100,9 +116,9 @@ def test_keypoints_are_those_of_exact_arithmetic() -> None:
             order = list(range(5))
             if map_[0][0] * map_[1][1] - map_[0][1] * map_[1][0] < 0:  # a mirror image
                 order = [1, 0, 4, 3, 2]
-            x, y, w, h = plan.windows[row].tolist()
+            left, top, right, bottom = shown_box(plan, row, out)
             for at, point in zip(order, points[row].tolist(), strict=True):
-                seen = x <= point[0] < x + w and y <= point[1] < y + h and point[2] > 0
+                seen = left <= point[0] < right and top <= point[1] < bottom and point[2] > 0
                 wanted = [*map(nearest, apply(map_, *point[:2])), point[2]] if seen else [0, 0, 0]
                 assert placed[row, at].tolist() == [float(value) for value in wanted]
         assert len(sizes) == 5
@@ -137,9 +153,9 @@ def test_fields_move_with_the_operations_of_the_batch_stage() -> None:
         _, out, plan = random_plans(rng, 5)
         moves = random_moves(rng, 5)
         matrices, rows = forward_matrices(moves, out), np.repeat(np.arange(5), 3)
-        windows = plan.windows[rows].astype(float)
+        seen = np.array([shown_box(plan, row, out) for row in range(5)], float).reshape(5, 2, 2)[rows]
         shares = np.sort(rng.uniform(-0.3, 1.3, (15, 2, 2)), 1)
-        corners = (windows[:, None, :2] + shares * windows[:, None, 2:]).reshape(15, 4)
+        corners = (seen[:, :1] + shares * np.diff(seen, axis=1)).reshape(15, 4)
         boxes = Ragged(np.full(5, 3), (corners.astype(np.float32), np.arange(15)))
         still, _ = place_boxes(boxes, corners, whole, plan, out)
         placed, _ = place_boxes(boxes, corners, kind, plan, out, matrices)

@@ -8,14 +8,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-import torch
 from native_tests import to_images
 from odd_images import jpeg, textured
 from PIL import Image
 
-from penstock.pipelines.image_types import TRANSPOSED, UPSIDE_DOWN, Pixels
+from penstock.pipelines.image_types import INTERPOLATIONS, TRANSPOSED, UPSIDE_DOWN, Pixels
 from penstock.pipelines.native.rows import ENCODED, MEMORY, NO_NAMES, ROW, NativeStage
-from penstock.pipelines.resampling import resize_into
+from penstock.pipelines.resampling import resize
 from penstock.pipelines.sample.decode import ImageDecoder
 from penstock.pipelines.spec import ImagePipeline
 
@@ -28,13 +27,10 @@ def draw(pixels: Pixels, row: Any, channels: int) -> npt.NDArray[np.uint8]:
     """Return the image of a row, computed independently: uint8 [height, width, channels]."""
     x, y, w, h = row["window"].tolist()
     left, top, width, height = row["place"].tolist()
-    crop = torch.empty((1, height, width, 3), dtype=torch.uint8).permute(0, 3, 1, 2)
-    if (h, w) == (height, width):
-        crop.copy_(torch.from_numpy(pixels[y : y + h, x : x + w].copy()).permute(2, 0, 1))
-    else:
-        resize_into(pixels[y : y + h, x : x + w].copy(), crop)
-    image = np.full((row["out_height"], row["out_width"], 3), FILL, np.uint8)
-    image[top : top + height, left : left + width] = crop.permute(0, 2, 3, 1)[0].numpy()
+    crop = resize(pixels[y : y + h, x : x + w].copy(), (height, width), INTERPOLATIONS[row["interpolation"]])
+    shown = Image.new("RGB", (row["out_width"], row["out_height"]), FILL)
+    shown.paste(Image.fromarray(crop), (left, top))
+    image = np.asarray(shown)
     if row["turn"] & TRANSPOSED:
         image = image.transpose(1, 0, 2)
     if row["turn"] & UPSIDE_DOWN:
@@ -77,6 +73,9 @@ def test_random_images_equal_those_made_in_numpy(
             row["window"], row["place"] = boxed(random, WIDTH, HEIGHT), boxed(random, out_w, out_h)
             if random.integers(0, 4) == 0:
                 row["place"] = (0, 0, out_w, out_h)
+            elif random.integers(0, 2):
+                row["place"] = around(random, out_w, out_h)
+            row["interpolation"] = random.integers(0, len(INTERPOLATIONS))
             end += channels * out_h * out_w + 5
         memory = np.full(end, 77, np.uint8)
         assert stage.fill(rows, memory)
@@ -93,6 +92,12 @@ def boxed(random: np.random.Generator, width: int, height: int) -> tuple[int, in
     return x, y, int(random.integers(1, width - x + 1)), int(random.integers(1, height - y + 1))
 
 
+def around(random: np.random.Generator, width: int, height: int) -> tuple[int, int, int, int]:
+    """Return a place of which only a part may lie in the image."""
+    w, h = (int(side) for side in random.integers(1, 150, 2))
+    return int(random.integers(1 - w, width)), int(random.integers(1 - h, height)), w, h
+
+
 def test_impossible_places_are_unsupported_and_touch_nothing(native: ctypes.CDLL) -> None:
     pixels, wide, tall = textured(20, 30), (6, 8), (8, 6)
     for sides, place, turn, result in (
@@ -102,10 +107,14 @@ def test_impossible_places_are_unsupported_and_touch_nothing(native: ctypes.CDLL
         (tall, (0, 0, 6, 8), 0, OK),
         (tall, (0, 0, 6, 8), TRANSPOSED, UNSUPPORTED),
         (tall, (0, 0, 6, 6), TRANSPOSED, UNSUPPORTED),
-        (wide, (1, 0, 8, 6), 0, UNSUPPORTED),
-        (wide, (0, 1, 8, 6), 0, UNSUPPORTED),
-        (wide, (-1, 0, 4, 4), 0, UNSUPPORTED),
-        (wide, (0, -1, 4, 4), 0, UNSUPPORTED),
+        (wide, (-3, -4, 1 << 20, 1 << 20), 0, OK),
+        (wide, (8, 0, 8, 6), 0, UNSUPPORTED),
+        (wide, (0, 6, 8, 6), 0, UNSUPPORTED),
+        (wide, (-4, 0, 4, 4), 0, UNSUPPORTED),
+        (wide, (0, -4, 4, 4), 0, UNSUPPORTED),
+        (wide, (0, 0, (1 << 20) + 1, 4), 0, UNSUPPORTED),
+        (wide, (-(2**31), 0, 2**31 - 1, 4), 0, UNSUPPORTED),
+        (wide, (0, -(2**31), 4, 2**31 - 1), 0, UNSUPPORTED),
         (wide, (0, 0, 0, 4), 0, UNSUPPORTED),
         (wide, (0, 0, 4, 0), 0, UNSUPPORTED),
         (wide, (2**31 - 1, 0, 4, 4), 0, UNSUPPORTED),

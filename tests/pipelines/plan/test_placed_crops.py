@@ -88,6 +88,59 @@ def expected(
     return box, (left - x, top - y, right - left, bottom - top)
 
 
+def resized_first(pipeline: ImagePipeline, width: int, height: int, view: int) -> tuple[int, int, int, int]:
+    """Return where the whole resized image is: transforms_imagenet_eval of timm, and torchvision's FiveCrop."""
+    out_h, out_w = pipeline.size
+    target = [math.floor(side / pipeline.center_fraction) for side in pipeline.size]
+    if pipeline.shorter_side is not None:
+        w, h = resize(width, height, pipeline.shorter_side[0])
+    elif pipeline.crop == "full":
+        w, h = target[1], target[0]
+    elif pipeline.crop == "letterbox" or target[0] != target[1]:  # ResizeKeepRatio
+        ratios = height / target[0], width / target[1]
+        w, h = (
+            max(1, round(side / (max if pipeline.crop == "letterbox" else min)(ratios))) for side in (width, height)
+        )
+    else:
+        w, h = resize(width, height, target[0])
+    x, y = five_crop(w, h, out_w, out_h)[view % 5 if pipeline.crop in ("five", "ten") else 4]
+    if pipeline.align == "top_left":
+        x, y = max(x, 0), max(y, 0)
+    if pipeline.align == "center_down":  # center_crop of transformers 5
+        x, y = int((w - out_w) / 2.0), int((h - out_h) / 2.0)
+    return -(w - out_w - x if view >= 5 else x), -y, w, h
+
+
+RESIZED_FIRST: dict[str, dict[str, Any]] = {
+    "square": {"crop": "center", "size": (224, 224)},
+    "not square": {"crop": "center", "size": (101, 140), "center_fraction": 0.95},
+    "shorter side": {"crop": "center", "size": (99, 90), "shorter_side": 101},
+    "rounded down": {"crop": "center", "size": (99, 99), "center_fraction": 0.9, "align": "center_down"},
+    "ten": {"crop": "ten", "size": (99, 80), "shorter_side": 120},
+    "full": {"crop": "full", "size": (99, 80), "center_fraction": 0.71},
+    "letterbox": {"crop": "letterbox", "size": (99, 80), "center_fraction": 0.7},
+    "letterbox at the top left": {"crop": "letterbox", "size": (99, 80), "align": "top_left"},
+}
+
+
+@pytest.mark.parametrize("name", RESIZED_FIRST)
+def test_a_thousand_whole_images_have_the_places_of_timm(name: str) -> None:
+    pipeline, large = ImagePipeline(**RESIZED_FIRST[name], resize_first=True, flip=0), 0
+    widths, heights = sides_of(NUMBER)
+    for view in range(pipeline.num_views):
+        drawn = plan_batch(pipeline, 11, 5, np.arange(NUMBER), widths, heights, view=view)
+        for row, (width, height) in enumerate(zip(widths.tolist(), heights.tolist(), strict=True)):
+            assert drawn.windows[row].tolist() == [0, 0, width, height]
+            place = resized_first(pipeline, width, height, view)
+            if max(place[2:]) > 1 << 20 or place[2] * place[3] > 1 << 28:
+                large += 1
+                assert (drawn.places[row, 2:] > 1 << 20).all()
+            else:
+                assert tuple(drawn.places[row].tolist()) == place, (width, height)
+        assert drawn.flips.tolist() == [view >= 5] * NUMBER
+    assert (large > 0) is (name in ("square", "not square", "shorter side", "rounded down", "ten"))
+
+
 CROPS: dict[str, dict[str, Any]] = {
     "cifar": {"crop": "random", "size": (32, 32), "padding": 4},
     "random": {"crop": "random", "size": (180, 96)},

@@ -22,6 +22,7 @@ from placed_fields import (
     nearest,
     reference_mask,
     reference_target,
+    shown_box,
 )
 
 from penstock.loaders import Boxes, ImageTargets, Keypoints, Masks, open_source, with_fields
@@ -188,10 +189,9 @@ class PhotoFields:
     def _boxes(
         self, number: int, plan: BatchPlan, row: int, out: tuple[int, ...], moves: list[Any]
     ) -> tuple[Any, list[int]]:
-        x, y, w, h = plan.windows[row].tolist()
-        boxes, classes = [], []
+        shown, boxes, classes = shown_box(plan, row, out), [], []
         for box, class_ in zip(self.boxes[number].tolist(), self.classes[number], strict=True):
-            cut = [min(max(end, low), low + side) for end, low, side in zip(box, (x, y) * 2, (w, h) * 2, strict=True)]
+            cut = [min(max(end, shown[at % 2]), shown[2 + at % 2]) for at, end in enumerate(box)]
             area, left = map(area_of, (box, cut))
             first, second = (apply(matrix(plan, row, out), *cut[at : at + 2]) for at in (0, 2))
             ends, left = move_box(moves, [*map(min, first, second), *map(max, first, second)], left, out)
@@ -201,10 +201,10 @@ class PhotoFields:
         return boxes, classes
 
     def _points(self, number: int, plan: BatchPlan, row: int, out: tuple[int, ...], moves: list[Any]) -> Any:
-        x, y, w, h = plan.windows[row].tolist()
+        left, top, right, bottom = shown_box(plan, row, out)
         map_, points = matrix(plan, row, out), []
         for px, py, seen in self.points[number].tolist():
-            inside = seen and x <= px < x + w and y <= py < y + h
+            inside = seen and left <= px < right and top <= py < bottom
             at = apply(map_, px, py)
             for move in moves:
                 at = move_point(move, float(at[0]), float(at[1]), out)

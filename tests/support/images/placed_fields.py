@@ -32,6 +32,16 @@ def matrix(plan: BatchPlan, row: int, out: tuple[int, ...]) -> list[list[Fractio
     return found
 
 
+def shown_box(plan: BatchPlan, row: int, out: tuple[int, ...]) -> list[Fraction]:
+    """Return the left, top, right and bottom edge of the part of the image that the output of a row shows."""
+    (x, y, w, h), (left, top, width, height) = plan.windows[row].tolist(), plan.places[row].tolist()
+    ends = []
+    for first, length, at, scaled, side in ((x, w, left, width, out[1]), (y, h, top, height, out[0])):
+        shown = max(0, at) - at, min(side, at + scaled) - at
+        ends.append([first + Fraction(edge * length, scaled) for edge in shown])
+    return [ends[0][0], ends[1][0], ends[0][1], ends[1][1]]
+
+
 def apply(map_: list[list[Fraction]], x: float, y: float) -> list[Fraction]:
     return [row[0] * Fraction(x) + row[1] * Fraction(y) + row[2] for row in map_]
 

@@ -92,6 +92,8 @@ CROPS: dict[str, dict[str, Any]] = {
     "padding, turns": {"crop": "random", "size": (30, 30), "padding": 8, "rotate90": 0.75, "vertical_flip": 0.5},
     "scale jitter": {"crop": "scale_jitter", "size": (40, 28)},
     "letterbox": {"crop": "letterbox", "size": (28, 40), "vertical_flip": 0.5},
+    "resized first": {"crop": "center", "size": (28, 28), "resize_first": True, "rotate90": 0.75},
+    "resized first, cut and padded": {"crop": "letterbox", "resize_first": True, "center_fraction": 0.75},
     "grey, 16 bits": {"channels": 1, "depth": 16, "mean": (0.5,), "std": (0.5,)},
 }
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from photo_fields import SEED, PhotoFields
-from placed_fields import matrix, move_point, moves_of
+from placed_fields import matrix, move_point, moves_of, shown_box
 from turned_photos import find_red, make_photo
 
 from penstock.loaders import Geometry, Keypoints, PatchBudget, create_loader, open_source, with_fields
@@ -32,6 +32,7 @@ PIPELINES: dict[str, list[ImagePipeline]] = {
     "a crop": [imagenet_train((24, 20))],
     "letterbox": [ImagePipeline(size=(28, 40), crop="letterbox", vertical_flip=0.5)],
     "turns": [ImagePipeline(size=(30, 30), crop="random", padding=8, rotate90=0.75, vertical_flip=0.5)],
+    "resized first": [ImagePipeline(size=(30, 20), crop="center", resize_first=True, vertical_flip=0.5)],
     "moves": [imagenet_train((24, 20), auto_augment="rand", rand_ops=3, rand_magnitude=15)],
     "views": [imagenet_train((24, 20)), imagenet_train((18, 30), auto_augment="trivial"), imagenet_eval(16)],
 }
@@ -92,14 +93,15 @@ def test_geometry_equals_the_drawn_windows(data: PhotoFields, tmp_path: Path, en
 
 
 @pytest.mark.parametrize("engine", ["threads", "dali"])
-@pytest.mark.parametrize("pipeline", ["a crop", "letterbox", "turns", "moves"])
+@pytest.mark.parametrize("pipeline", ["a crop", "letterbox", "turns", "resized first", "moves"])
 def test_served_boxes_and_points_are_mapped_back(data: PhotoFields, tmp_path: Path, engine: str, pipeline: str) -> None:
     """Boxes that the crop does not cut, and points inside the crop, equal the original ones."""
     source = with_fields(data.source(), points=Keypoints(data.points, swaps=()))
     back = cut = 0
     with create_loader(source, pipeline=PIPELINES[pipeline][0], **options_of(engine, tmp_path)) as loader:
         for batch in loader:
-            geometry = batch["geometry"]
+            geometry, size = batch["geometry"], tuple(batch.images.shape[2:])
+            plan = BatchPlan(batch.windows, batch.flips, batch.places, batch.turns)
             for row, name in enumerate(batch["name"]):
                 index = [str(each) for each in data.names].index(name)
                 points = geometry.points_to_image(row, batch["points"][row])
@@ -109,10 +111,10 @@ def test_served_boxes_and_points_are_mapped_back(data: PhotoFields, tmp_path: Pa
                         back += 1
                 boxes = geometry.boxes_to_image(row, batch["boxes"][row])
                 assert (boxes.dtype, boxes.shape) == (torch.float32, batch["boxes"][row].shape)
-                x, y, w, h = geometry.windows[row].tolist()
+                left, top, right, bottom = map(float, shown_box(plan, row, size))
                 for box, number in zip(boxes.tolist(), batch["boxes_classes"][row].tolist(), strict=True):
                     given = data.boxes[index][number]
-                    shown = given.clip((x, y, x, y), (x + w, y + h, x + w, y + h))
+                    shown = given.clip((left, top) * 2, (right, bottom) * 2)
                     cut += not np.array_equal(given, shown)
                     if pipeline == "moves":  # the bounding box of the moved corners, clipped to the image
                         continue
