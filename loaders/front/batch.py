@@ -109,6 +109,8 @@ class Batch:
     @cached_property
     def names(self) -> list[str]:
         """Name of each sample in its source, "" for padding. They are looked up when they are first read."""
+        if not hasattr(self, "_source"):
+            raise ValueError("a copied or unpickled batch knows the names of its own samples only")
         return [os.fsdecode(sample_name(self._source, index)) if index >= 0 else "" for index in self.index.tolist()]
 
     def replace(self: Own, **changes: Any) -> Own:
@@ -120,8 +122,12 @@ class Batch:
                 raise ValueError(f"a batch has no {name!r} to replace, only {', '.join(content)} and attributes")
             (content if key in content else about)[key] = value
         if "index" in changes:
-            about["index"] = np.asarray(changes["index"])
+            about["index"] = np.ascontiguousarray(changes["index"])
             about.pop("names", None)
+            if "_source" not in about:  # a copy has the names of its own samples only
+                known = {-1: "", **dict(zip(self.index.tolist(), self.names, strict=True))}
+                if known.keys() >= set(about["index"].tolist()):
+                    about["names"] = [known[index] for index in about["index"].tolist()]
             content |= {"index": torch.from_numpy(about["index"])} if "index" in content else {}
         return self._make(content, about)
 

@@ -225,6 +225,14 @@ def sum_of_labels(*batches: Batch) -> torch.Tensor:
     return (labels[0] + labels[1]).sum()
 
 
+def test_rows_of_a_copied_batch_keep_their_names() -> None:
+    for batch in (copy.copy(first_batch("plain")), pickle.loads(pickle.dumps(first_batch("fields", with_index=True)))):
+        other = batch.replace(index=np.append(batch.index, -1)[::-1])
+        assert other.names == ["", *batch.names[::-1]]
+        with pytest.raises(ValueError, match="the names of its own samples only"):
+            _ = batch.replace(index=[batch.index.max() + 1]).names
+
+
 def test_values_are_replaced() -> None:
     for kind in KINDS:
         batch = first_batch(kind, with_index=True)

@@ -103,9 +103,7 @@ def test_evaluation_serves_the_order_to_its_end() -> None:
 
 def test_whole_images_are_trained_on_in_the_order() -> None:
     whole = ImagePipeline(size=(8, 8), crop="none", flip=0)
-    with open_loader(
-        drawn, pipeline=whole, transform=lambda image, rng: image + rng.integers(256, dtype=np.uint8)
-    ) as loader:
+    with open_loader(drawn, pipeline=whole, transform=lambda image: image[:6, :6]) as loader:
         batches = list(loader)
     assert [index.tolist() for _, _, index in batches] == batches_of(drawn, 0)  # the short last one is dropped
 
