@@ -108,9 +108,9 @@ REFUSED: dict[Callable[..., object], dict[str, tuple[str, list[Any]]]] = {
     },
     encoding: {
         "kind": ("encoding must be one of", [None, "webp"]),
-        "resize": ("resize must be", ["256", 256.5, True, 0]),
-        "longer_side": ("longer_side (must be True or False|needs resize)", ["no", 1, True]),
-        "quality": ("quality must be", [0.9, "90", 101]),
+        "resize": ("resize of Encoding must be", ["256", 256.5, True, 0]),
+        "longer_side": ("longer_side (of Encoding must be True or False|needs resize)", ["no", 1, True]),
+        "quality": ("quality of Encoding must be", [0.9, "90", 101]),
     },
     built: {
         "encoding": ("encoding must be an Encoding", ["raw", False]),
