@@ -214,11 +214,11 @@ def test_slots_have_room_for_the_largest_batch(photos: Path) -> None:
 def test_views_keep_their_sizes_when_the_batch_size_changes(
     photos: Path, batch_size: Any, workers_are: str, sides: tuple[int, ...]
 ) -> None:
-    settings = {"pipeline": [imagenet_train(side) for side in sides], "workers": 2, "workers_are": workers_are}
+    settings = {"pipeline": [imagenet_train(side) for side in sides], "workers_are": workers_are}
     usual: dict[tuple[int, int], Any] = {}
     served: dict[tuple[int, int], Any] = {}
-    for size, into in ((4, usual), (batch_size, served)):
-        with open_loader(photos, batch_size=size, **settings) as loader:
+    for size, workers, into in ((4, 0, usual), (batch_size, 2, served)):
+        with open_loader(photos, batch_size=size, workers=workers, **settings) as loader:
             while loader.epoch < 2:
                 for batch in loader.batches():
                     views = [view.permute(0, 2, 3, 1).numpy() for view in batch.images]

@@ -83,7 +83,8 @@ def test_a_box_lies_on_its_object_or_its_image_is_refused(tmp_path: Path, number
     file = write_coco(tmp_path / "a.json", entries)
     pipeline = ImagePipeline(**{"flip": 0.5, **PIPELINES[number % len(PIPELINES)], "exif": exif})
     options: dict[str, Any] = {"pipeline": pipeline, "batch_size": PHOTOS, "dtype": torch.uint8, "shuffle": False}
-    options |= {"on_bad_sample": "replace", "drop_last": False, "workers": number % 3, "seed": number}
+    options |= {"on_bad_sample": "replace", "drop_last": False, "seed": number}
+    options |= {"workers": number % 3, "workers_are": "threads"}
     with create_loader(with_fields(folder, coco=Coco(file, min_area=0)), **options) as loader:
         (batch,) = loader.batches()
         bad = {entry.sample: entry for entry in loader.ledger().bad}
