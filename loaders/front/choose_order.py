@@ -9,14 +9,7 @@ import numpy as np
 from penstock.loaders.data.labels.collect_texts import LEAVE_OUT
 from penstock.loaders.data.sources.contract import BlockwiseSource, Source, require_classes
 from penstock.loaders.front.class_weights import checked_weights
-from penstock.loaders.front.shuffles import (
-    BLOCK_GROUP,
-    BLOCK_SAMPLES,
-    Blocks,
-    CheckedShuffle,
-    PerClass,
-    Repeated,
-)
+from penstock.loaders.front.shuffles import BLOCK_GROUP, BLOCK_SAMPLES, Blocks, CheckedShuffle, PerClass, Repeated
 from penstock.loaders.make.own.own_indices import open_own_order
 from penstock.loaders.order.block_order import BlockShuffled, BlockSizes
 from penstock.loaders.order.bucket_order import Bucketed
@@ -133,7 +126,7 @@ def _shuffle_classes(
         warn_user(
             f"{small:,} of {num_classes:,} classes have fewer than {per_class} samples, so a batch contains "
             f"some of their samples several times: pass PerClass({per_class}, small='leave_out') to leave these "
-            "classes out, or small='repeat' to accept this",
+            "classes out, or small='repeat' to accept this"
         )
     return order
 
@@ -157,5 +150,5 @@ def _warn_of_sorted_labels(source: Source) -> None:
     if n > _PAIRS and np.mean(source.labels(some) == source.labels(some + 1)) > _SORTED and len(source.classes) > 1:
         warn_user(
             "the data is sorted by class, so with a shuffle by blocks each batch contains few classes and trains "
-            "badly: use shuffle=True, or store the data in random order",
+            "badly: use shuffle=True, or store the data in random order"
         )

@@ -362,10 +362,7 @@ def test_transform_moves_is_refused_where_it_has_no_effect(data: Data, albumenta
             "no effect without masks, image targets, boxes",
         ),
         ({"source": source, "transform": darken, "transform_moves": 0}, "transform_moves must be True or False, got 0"),
-        (
-            {"source": source, "transform": flips},
-            "transform receives mask, boxes and moves them: do not pass",
-        ),
+        ({"source": source, "transform": flips}, "transform receives mask, boxes and moves them: do not pass"),
     ):
         with pytest.raises(ValueError, match=message):
             open_loader(**{"transform_moves": False} | options)

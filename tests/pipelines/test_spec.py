@@ -75,10 +75,7 @@ IMPOSSIBLE_AUGMENTATIONS: dict[str, list[Any]] = {
     ("make", "name", "value"),
     [
         (make, name, value)
-        for make, settings in (
-            (ImagePipeline, IMPOSSIBLE),
-            (Augmentations, IMPOSSIBLE_AUGMENTATIONS),
-        )
+        for make, settings in ((ImagePipeline, IMPOSSIBLE), (Augmentations, IMPOSSIBLE_AUGMENTATIONS))
         for name, values in settings.items()
         for value in values
     ],
@@ -117,10 +114,7 @@ GREY = {"channels": 1, "mean": 0.5, "std": 1}
         ("mean must be", {"mean": 0.5}),
         ("resample must be 'torch' with depth=16", {"depth": 16, "resample": "pillow"}),
         ("depth must be 8", {"depth": 16, "augment": Augmentations(auto_augment="rand")}),
-        (
-            "saturation and hue 0",
-            {**GREY, "augment": Augmentations(color_jitter=(0, 0, 1, 0))},
-        ),
+        ("saturation and hue 0", {**GREY, "augment": Augmentations(color_jitter=(0, 0, 1, 0))}),
     ],
 )
 def test_settings_that_contradict_each_other_raise(named: str, settings: dict[str, Any]) -> None:

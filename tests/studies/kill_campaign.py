@@ -181,11 +181,7 @@ class Campaign:
         for workers in (0, 2):
             arguments = ("cache", "build", self._photos, "DEST", "--workers", workers)
             found.append(Program(f"cache build {workers}", arguments, dest=Path("DEST"), alone=not workers))
-        for name, workers, context in (
-            ("default", 2, None),
-            ("forkserver", 2, "forkserver"),
-            ("in-process", 0, None),
-        ):
+        for name, workers, context in (("default", 2, None), ("forkserver", 2, "forkserver"), ("in-process", 0, None)):
             script = self._script(f"drop_in_{name}", _DROP_IN.format(workers=workers, context=context))
             found.append(Program(f"drop-in {name}", script=script, alone=not workers or context is None))
         found.append(Program("threads", script=self._script("threads", _THREADS.format(cache=str(whole))), alone=True))

@@ -33,11 +33,7 @@ class ArrowLabels:
     """
 
     def __init__(
-        self,
-        chosen: Chosen,
-        classes: object = None,
-        missing_labels: str = RAISE,
-        text: TextOptions = NO_TEXTS,
+        self, chosen: Chosen, classes: object = None, missing_labels: str = RAISE, text: TextOptions = NO_TEXTS
     ) -> None:
         self.columns = list(chosen.labels.values())
         if classes is not None and not chosen.labels.keys() - {TEXT}:

@@ -99,11 +99,7 @@ class PhotoFields:
         )
 
     def check(
-        self,
-        batch: Batch,
-        index: list[int] | None = None,
-        pipelines: Sequence[ImagePipeline] = (),
-        numbers: Any = None,
+        self, batch: Batch, index: list[int] | None = None, pipelines: Sequence[ImagePipeline] = (), numbers: Any = None
     ) -> None:
         """Compare the fields of a batch with ones computed row by row.
 

@@ -17,15 +17,7 @@ from memory_source import MemorySource
 from photo_fields import PhotoFields
 from PIL import Image
 
-from penstock.loaders import (
-    Boxes,
-    LoaderError,
-    Masks,
-    PatchBudget,
-    create_loader,
-    with_fields,
-    with_labels,
-)
+from penstock.loaders import Boxes, LoaderError, Masks, PatchBudget, create_loader, with_fields, with_labels
 from penstock.loaders.front.loader import Loader
 from penstock.loaders.order.cursor import Cursor
 from penstock.pipelines import imagenet_eval, imagenet_train

@@ -188,11 +188,7 @@ def test_invalid_labels_are_refused_with_their_row(case: str) -> None:
 
 @pytest.mark.parametrize(
     ("labels", "expected"),
-    [
-        ([2, None, 0, -1, float("nan"), 2], [2, 0, 2]),
-        (["b", "", "a", None], [1, 0]),
-        (["0", "-1", "3"], [0, 3]),
-    ],
+    [([2, None, 0, -1, float("nan"), 2], [2, 0, 2]), (["b", "", "a", None], [1, 0]), (["0", "-1", "3"], [0, 3])],
 )
 def test_rows_without_a_label_are_left_out_on_request(labels: list[Any], expected: list[int]) -> None:
     assert number(labels, missing_labels="leave_out")[0] == expected

@@ -21,19 +21,7 @@ from penstock.loaders.data.sources.contract import ONE_CLASS
 
 CONTAINERS = [name for name in TABLES if name != "list"]  # its captions are lists of with_fields, or files
 NO_LISTS = ("csv", "tsv")
-WORDS = [
-    "cat",
-    "42",
-    "3,5",
-    "[1, 2]",
-    "nan",
-    "\u00e9t\u00e9",
-    "\U0001f600",
-    'say "x"',
-    "line\nbreak",
-    "-1",
-    "True",
-]
+WORDS = ["cat", "42", "3,5", "[1, 2]", "nan", "\u00e9t\u00e9", "\U0001f600", 'say "x"', "line\nbreak", "-1", "True"]
 NUM_COLUMNS = 12  # random columns, each in all containers
 IMAGE = io.BytesIO()
 Image.new("RGB", (2, 2)).save(IMAGE, "PNG")
