@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
@@ -164,8 +164,13 @@ def image_layout(pipelines: Sequence[ImagePipeline], batch_size: int) -> BatchLa
     return BatchLayout(batch_size, tuple(Part(*part) for part in parts), tuple(each.output_size for each in pipelines))
 
 
-def whole_layout(layout: BatchLayout, is_whole: Sequence[bool], size: tuple[int, int]) -> BatchLayout:
-    """Return `layout` with images and masks of `size`, (height, width), in the views with whole images."""
+def whole_layout(
+    layout: BatchLayout, is_whole: Sequence[bool], size: tuple[int, int], pictures: Collection[str]
+) -> BatchLayout:
+    """Return `layout` with images and `pictures` of `size`, (height, width), in the views with whole images.
+
+    pictures: names of the masks and image targets among the extras.
+    """
 
     def sized(parts: tuple[Part, ...]) -> tuple[Part, ...]:
         pairs = zip(parts, is_whole, strict=True)
@@ -175,7 +180,7 @@ def whole_layout(layout: BatchLayout, is_whole: Sequence[bool], size: tuple[int,
     return layout._replace(
         images=sized(layout.images),
         crop_sizes=tuple(size if whole else own for own, whole in sizes),
-        extras=tuple((name, sized(parts)) for name, parts in layout.extras),
+        extras=tuple((name, sized(parts) if name in pictures else parts) for name, parts in layout.extras),
     )
 
 

@@ -57,7 +57,7 @@ class TransformStep:
         """Return memory for the crops of the rows of `slot`; `whole` is the (height, width) of whole images."""
         layout = content.plan.layout._replace(batch_size=len(slot.rows))
         if whole is not None:
-            layout = whole_layout(layout, self._planner.whole_views, whole)
+            layout = whole_layout(layout, self._planner.whole_views, whole, self._planner.pictures)
         if self._crops.nbytes < layout.num_bytes:
             self._crops = np.empty(layout.num_bytes, np.uint8)
         return Slot(layout, self._crops, slot.rows)

@@ -17,7 +17,7 @@ from tokenizers_of_users import LENGTH, CountLetters, Padding, count_letters
 from penstock.loaders import LoaderError, create_loader, with_fields
 from penstock.loaders.front.loader import Loader
 from penstock.loaders.make.own_tokenizer import OwnTokenizer
-from penstock.pipelines import imagenet_eval, imagenet_train
+from penstock.pipelines import ImagePipeline, imagenet_eval, imagenet_train
 
 COUNT = 20
 
@@ -87,6 +87,19 @@ def test_padding_has_empty_texts_and_zeros(flat: Path) -> None:
     assert tokens.dtype == torch.int64
     assert tokens[:4].ne(0).any(1).all()
     assert tokens[4:].tolist() == [[0] * LENGTH] * 4
+
+
+@pytest.mark.parametrize("num_views", [1, 2])
+def test_whole_images_have_tokens(flat: Path, num_views: int) -> None:
+    def corner(image: Any) -> Any:
+        return image[:16, :16].copy()
+
+    whole = [ImagePipeline(size=(16, 16), crop="none", flip=0.0)] * num_views
+    for workers in (0, 2):
+        settings = {"pipeline": whole, "transform": corner, "shuffle": False, "workers": workers}
+        with open_loader(flat, tokenize=count_letters, **settings) as loader:
+            tokens = torch.cat([batch["text"] for batch in loader]).tolist()
+        assert tokens == [count_letters(f"text number {number}\n") for number in range(COUNT)]
 
 
 # ---- captions ----
