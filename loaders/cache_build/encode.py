@@ -134,7 +134,7 @@ class SampleEncoder:
                 with contextlib.suppress(LoaderError):
                     found = self._look.bands(data)
                     found.decode()
-                    return _as_file(data, _Origin(label, found.width, found.height, found.exif))
+                    return _as_file(data, _Origin(label, found.width, found.height, found.orientation(applies=False)))
             origin = _Origin(label, orientation=origin.orientation)
             if error.code == "E-BOMB":
                 with contextlib.suppress(LoaderError):
@@ -146,7 +146,7 @@ class SampleEncoder:
         found = self._look.bands(data)
         levels = found.decode()
         if found.exif != 1 or self._changes_colours(data, levels):
-            return _as_file(data, _Origin(label, found.width, found.height, found.exif))
+            return _as_file(data, _Origin(label, found.width, found.height, found.orientation(applies=False)))
         return self._encode_levels(levels, label)
 
     def _changes_colours(self, data: bytes, levels: npt.NDArray[np.generic]) -> bool:

@@ -23,6 +23,7 @@ from penstock.loaders.system.progress_bar import SHOW_AFTER_S, ProgressBar
 from penstock.pipelines.errors import LoaderError, printable
 from penstock.pipelines.messages.checked import checked_choice, checked_int, checked_number
 from penstock.pipelines.sample.decode import ImageDecoder
+from penstock.pipelines.sample.decode_bands import Bands
 from penstock.pipelines.sample.resize import to_depth, to_grey
 from penstock.pipelines.spec import DEFAULT_MAX_PIXELS, MAX_CHANNELS, ImagePipeline
 
@@ -194,7 +195,7 @@ def _look_at(source: Source, chosen: npt.NDArray[np.int64], channels: int | None
                 dtypes.add(data.dtype)
             else:
                 bands = decoder.bands(data, channels or 0)
-                count = channels or bands.channels or bands.decode().shape[2]
+                count = channels or _count_channels(bands)
                 dtypes.add(bands.dtype)
             samples.setdefault(count, index)
         except LoaderError as caught:
@@ -206,6 +207,15 @@ def _look_at(source: Source, chosen: npt.NDArray[np.int64], channels: int | None
         _check_equal(source, samples)
     depths = [{"uint8": 8, "uint16": 16}.get(dtype.name, 32) for dtype in dtypes]
     return channels or checked_int("channels", max(samples), 1, MAX_CHANNELS), max(depths)
+
+
+def _count_channels(bands: Bands) -> int:
+    """Return the number of channels of an image. Raises LoaderError for an array whose first or last side may be it."""
+    count = bands.channels or bands.decode().shape[2]
+    if bands.likely_channels and count <= MAX_CHANNELS:
+        cause = f"the array has {bands.likely_channels} channels in its first axis, or {count} in its last one"
+        raise LoaderError("E-UNSUPPORTED", cause, fix=f"pass channels={bands.likely_channels} or channels={count}")
+    return bands.likely_channels or count
 
 
 def _check_equal(source: Source, samples: dict[int, int]) -> None:

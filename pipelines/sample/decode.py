@@ -191,7 +191,8 @@ class ImageDecoder:
         bands = self.bands(data, self._channels)
         if bands.channels:
             self._check_channels(bands.channels, bands.likely_channels)
-        return self._describe(bands.width, bands.height, "", None, exif or bands.exif)._replace(bands=bands)
+        found = bands.orientation(applies=self._apply_exif)
+        return self._describe(bands.width, bands.height, "", None, exif or found)._replace(bands=bands)
 
     def stored(self, data: bytes) -> Bands:
         """Return an image file with its channels and levels, also a TIFF; colour JPEGs of all kinds have 3 channels."""

@@ -40,7 +40,7 @@ class Bands(NamedTuple):
         height: height of the stored image, in pixels.
         channels: number of its channels; 0 if only decoding shows it.
         dtype: type of its levels.
-        exif: orientation of the stored image, 1 to 8.
+        exif: orientation of the stored image, 1 to 8; 0 for files of a stack that differ in it.
         decode: returns the levels, [height, width, channels].
         likely_channels: number of channels for messages, if it differs because an array is perhaps [channels, height,
             width]; otherwise 0.
@@ -53,6 +53,13 @@ class Bands(NamedTuple):
     exif: int
     decode: Callable[[], Levels]
     likely_channels: int = 0
+
+    def orientation(self, *, applies: bool) -> int:
+        """Return the orientation, 1 to 8; 1 if it is different. Raises LoaderError in that case if it `applies`."""
+        if self.exif == 0 and applies:
+            cause = "the files of the stack have different EXIF orientations"
+            raise LoaderError("E-UNSUPPORTED", cause, fix="turn all upright, or pass ImagePipeline(exif='ignore')")
+        return self.exif or 1
 
 
 def is_only_bands(data: bytes) -> bool:
@@ -130,7 +137,8 @@ def _read_stack(data: bytes, channels: int, others: Callable[[bytes], Bands]) ->
     if any(each.dtype != dtype for each in found):
         names = ", ".join(sorted({str(each.dtype) for each in found}))
         raise LoaderError("E-UNSUPPORTED", f"the files of the stack have levels of several types: {names}")
-    return Bands(first.width, first.height, total, dtype, first.exif, decode)
+    exif = first.exif if all(each.exif == first.exif for each in found) else 0
+    return Bands(first.width, first.height, total, dtype, exif, decode)
 
 
 def _read_npy(data: bytes, channels: int) -> Bands:

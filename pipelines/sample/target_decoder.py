@@ -59,8 +59,9 @@ class TargetDecoder:
             return self._open_array(data)
         bands = self._find_bands(data)
         if bands is not None:
+            orientation = bands.orientation(applies=self._applies_exif)
             levels = bands.decode()
-            return self._open_array(upright(levels, bands.exif) if self._applies_exif else levels)
+            return self._open_array(upright(levels, orientation) if self._applies_exif else levels)
         info = self._decoder.probe(data)
         return Picture(info.width, info.height, partial(self._crop_file, data, info))
 

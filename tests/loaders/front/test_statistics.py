@@ -81,6 +81,19 @@ def test_channels_decide_how_arrays_are_read(tmp_path: Path, kind: str, depth: i
         channel_statistics(source, channels=5)
 
 
+def test_channels_in_the_first_axis_are_found_or_asked_for(tmp_path: Path) -> None:
+    images = [np.random.default_rng(side).integers(0, 256, (5, 70, side), np.uint8) for side in (66, 80)]
+    found = channel_statistics(write(tmp_path, images))
+    values = np.concatenate([levels.reshape(5, -1) for levels in images], 1)
+    np.testing.assert_allclose(found.mean, values.mean(1) / 255, rtol=1e-12)
+    source = write(tmp_path, [images[0][:, :, :40]])
+    with pytest.raises(LoaderError, match=r"00.npy.* 5 channels in its first axis, or 40 in .*channels=5 or channels="):
+        channel_statistics(source)
+    counts = {tuple(channel_statistics(source, channels=channels).counts) for channels in (5, 40)}
+    assert counts == {(70 * 40,) * 5, (5 * 70,) * 40}
+    assert channel_statistics(write(tmp_path, [images[0][:, :8, :40]])).channels == 40  # 5 is not a count: 8 is a side
+
+
 def test_the_image_between_grey_and_colour_is_named(tmp_path: Path) -> None:
     source = write(tmp_path, [np.zeros((9, 9, channels), np.uint8) for channels in (1, 3, 3, 4, 1)])
     with pytest.raises(ValueError, match=r"sample 3 \('.*03.npy'\) has 4 channels, but sample 0 has 1"):

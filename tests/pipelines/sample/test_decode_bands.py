@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 
 import numpy as np
 import pytest
@@ -10,10 +11,14 @@ from band_images import decode, npy, refuse
 from odd_images import encoded, png
 from PIL import Image
 
+from penstock.loaders.cache_build.encode import SampleEncoder
+from penstock.loaders.data.cache.format import Encoding
 from penstock.pipelines import ImagePipeline
 from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.fields.field_kinds import FieldKind, TargetRules
 from penstock.pipelines.sample.decode import ImageDecoder
 from penstock.pipelines.sample.decode_bands import pack_array, pack_stack
+from penstock.pipelines.sample.target_decoder import TargetDecoder
 
 TYPES = ("u1", "<u2", ">u2", "<i2", ">i4", "<f2", ">f4", "<f8")
 
@@ -97,6 +102,31 @@ def test_files_of_a_stack_must_fit_together() -> None:
     assert "2 channels, but the pipeline has channels=3" in refuse(pack_stack([small, small]), 3).cause
     many = pack_stack([small] * 65)
     assert "declares 65 files" in refuse(many, 64).cause
+
+
+def test_files_of_a_stack_are_turned_alike_or_refused() -> None:
+    levels = np.random.default_rng(1).integers(0, 256, (5, 7), np.uint8)
+    tags = {orientation: Image.Exif() for orientation in (1, 3, 6)}
+    for orientation, tag in tags.items():
+        tag[274] = orientation
+    files = {orientation: encoded(Image.fromarray(levels), "PNG", exif=tag) for orientation, tag in tags.items()}
+    for first, second in itertools.product(files, repeat=2):
+        stack = pack_stack([files[first], files[second]])
+        cached = SampleEncoder(Encoding(kind="array")).encode(stack, 0).data
+        rules = TargetRules(channels=2, scale=1, interpolation="nearest", fill=(0.0, 0.0))
+        target = FieldKind(kind="image", target=rules)
+        np.testing.assert_array_equal(decode(stack, 2, 8), np.stack((levels, levels), 2))
+        for data in (stack, cached):
+            if first == second:
+                turned = np.rot90(levels, {1: 0, 3: 2, 6: -1}[first])
+                np.testing.assert_array_equal(decode(data, 2, 8, exif="apply")[..., 1], turned)
+                picture = TargetDecoder(target, ImagePipeline(exif="apply")).open(data)
+                np.testing.assert_array_equal(picture.crop((0, 0, 7, 7))[..., 1], turned)
+                continue
+            with pytest.raises(LoaderError, match="different EXIF orientations"):
+                decode(data, 2, 8, exif="apply")
+            with pytest.raises(LoaderError, match="different EXIF orientations"):
+                TargetDecoder(target, ImagePipeline(exif="apply")).open(data)
 
 
 @pytest.mark.parametrize("mode", ["L", "LA", "RGB", "RGBA"])
