@@ -7,36 +7,44 @@ import weakref
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from penstock.loaders.data.sources.contract import Source
+from penstock.loaders.data.sources.contract import Source, field_kinds_of
+from penstock.pipelines.fields.field_kinds import of_kind
 from penstock.pipelines.messages.checked import shown
 from penstock.pipelines.messages.user_warnings import warn_user
+
+
+class Numbered(NamedTuple):
+    """Class names in the order of their numbers, which begin with `first`."""
+
+    names: tuple[bytes, ...]
+    first: int = 0
 
 
 class ClassNumbering(NamedTuple):
     """How a loader numbers classes.
 
     Attributes:
-        classes: the class names of each label, "" for the only one, by class number.
+        classes: the classes of each label, "" for the only one, and of each field of boxes.
         trains: whether it serves shuffled samples; otherwise it evaluates.
     """
 
-    classes: Mapping[str, tuple[bytes, ...]]
+    classes: Mapping[str, Numbered]
     trains: bool
 
     def is_part_of(self, other: ClassNumbering) -> bool:
         """Return whether `other` has at least half of the classes of each label; otherwise it is for other data."""
         if self.classes.keys() != other.classes.keys():
             return False
-        pairs = ((names, other.classes[label]) for label, names in self.classes.items())
+        pairs = ((own.names, other.classes[label].names) for label, own in self.classes.items())
         return all(names == known or 2 * len(set(names) & set(known)) >= len(names) for names, known in pairs)
 
     def find_moved(self, other: ClassNumbering) -> tuple[str, bytes, int, int] | None:
         """Return the first class with another number in `other`: label, name, and both numbers; None if all agree."""
-        for label, names in self.classes.items():
-            if names == other.classes[label]:
+        for label, own in self.classes.items():
+            if own == other.classes[label]:
                 continue
-            number_of = {name: number for number, name in enumerate(other.classes[label])}
-            for number, name in enumerate(names):
+            number_of = {name: number for number, name in enumerate(*other.classes[label])}
+            for number, name in enumerate(*own):
                 if number_of.get(name, number) != number:
                     return label, name, number, number_of[name]
         return None
@@ -56,7 +64,10 @@ def note_classes(loader: object, source: Source, num_views: int, *, trains: bool
     global _has_warned
     if trains and num_views > 1:
         return
-    classes = getattr(source, "label_classes", {}) or {"": tuple(source.classes)}
+    of_labels = getattr(source, "label_classes", {}) or {"": tuple(source.classes)}
+    classes = {label: Numbered(names) for label, names in of_labels.items()}
+    boxes = of_kind(field_kinds_of(source), "boxes").items()
+    classes |= {name: Numbered(kind.classes, kind.first_class) for name, kind in boxes if kind.classes}
     new = _open[loader] = ClassNumbering(classes, trains)
     every = list(_open.values())
     for evaluation in [new] if not trains else [one for one in every if not one.trains]:
@@ -66,8 +77,15 @@ def note_classes(loader: object, source: Source, num_views: int, *, trains: bool
             continue
         _has_warned = True  # first: the warning may be an error
         label, name, ours, theirs = moved[-1]
+        why, fix = (
+            "their data has different classes",
+            "pass the training loader's classes to the evaluation as classes=",
+        )
+        if evaluation.classes[label].first != related[-1].classes[label].first:
+            why, fix = "first_class differs", "give both the same first_class="
+        elif label in field_kinds_of(source):
+            fix = "give both the same names=, or the same categories in their COCO files"
         warn_user(
             f"{f'{label}: ' * bool(label)}class {shown(os.fsdecode(name))} has number {ours} in the evaluation and "
-            f"{theirs} in the training, because their data has different classes: pass the training loader's classes "
-            "to the evaluation as classes="
+            f"{theirs} in the training, because {why}: {fix}"
         )

@@ -23,6 +23,7 @@ from penstock.loaders.data.fields.picture_files import (
     warn_of_ignored_foreground,
 )
 from penstock.loaders.data.fields.yolo import TextFiles, read_yolo
+from penstock.loaders.data.labels.class_names import IN_BOXES, warn_of_classes
 from penstock.loaders.data.samples.columns import ArrayColumn, BytesColumn, RaggedColumn
 from penstock.loaders.data.sources.contract import Source
 from penstock.loaders.data.sources.data import Data, as_data
@@ -253,6 +254,8 @@ def _make_fields(source: Source, name: str, value: object) -> dict[str, Field]:
             }
         if isinstance(spec, Boxes):
             boxes, classes = check_boxes(spec.boxes, spec.classes, spec.names, len(source), spec.sizes)
+            if spec.names is None:
+                warn_of_classes(classes, name=name, cure=IN_BOXES, option="names")
             return {name: Field(served(classes=classes), RaggedColumn(boxes))}
         return read_coco(source, spec.path, spec.swaps, _called(name, "coco"), served)
     if name in _MEANT:

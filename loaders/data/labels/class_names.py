@@ -27,6 +27,7 @@ _CHANCE = 14.0  # n samples of k classes are all of different classes with a pro
 _IN_LABELS = (
     "list the classes with classes=. With {mark} in the list it is a class; without it, its samples have no label"
 )
+IN_BOXES = "if it is a class, list the classes with names=; otherwise leave out its boxes"
 IN_FOLDERS = "if it is a class, list the classes with classes=; otherwise remove its folder"
 Labels = npt.NDArray[np.integer]
 
@@ -50,11 +51,13 @@ def warn_of_classes(
     *,
     name: str = "",
     cure: str = _IN_LABELS,
+    option: str = "classes",
 ) -> None:
     """Warn of classes that are probably not meant; for classes that the user did not list.
 
     classes: the names by class number. labels: returns the class numbers of all samples; None for sets and folders.
     name: name of the labels. cure: what to do about a class that may stand for missing labels, its name as {mark}.
+    option: the option that lists the classes.
     """
     if tuple(classes) == (ONE_CLASS,):
         return
@@ -71,7 +74,7 @@ def warn_of_classes(
             f"{about}class {printable(mark)}{some} may mean that the label is missing: "
             f"{cure.format(mark=printable(mark))}"
         )
-    _warn_of_spellings(_find_spellings(names), about)
+    _warn_of_spellings(_find_spellings(names), about, option)
     if labels is not None and num_samples >= _FEW and 2 * len(classes) > num_samples:
         _warn_of_rare_classes(labels(), classes, about)
 
@@ -94,7 +97,7 @@ def _find_spellings(names: Iterable[str]) -> list[list[str]]:
     return [sorted(found) for found in by_spelling.values() if len(found) > 1]
 
 
-def _warn_of_spellings(several: Sequence[list[str]], about: str) -> None:
+def _warn_of_spellings(several: Sequence[list[str]], about: str, option: str = "classes") -> None:
     letters = [found for found in several if all(len(name) == 1 for name in found)]
     if len(letters) > _MOST_LETTERS:
         several = [found for found in several if found not in letters]
@@ -102,7 +105,7 @@ def _warn_of_spellings(several: Sequence[list[str]], about: str) -> None:
         more = f", and {count_text(len(several) - 1, 'more pair')}," * (len(several) > 1)
         warn_user(
             f"{about}classes {' and '.join(map(printable, several[0]))}{more} differ only in case, white space or "
-            "Unicode form: give them one name if they are one class, or list all classes with classes= if not"
+            f"Unicode form: give them one name if they are one class, or list all classes with {option}= if not"
         )
 
 

@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penstock.loaders import create_loader, open_source, with_labels
+from penstock.loaders import Boxes, create_loader, open_source, with_fields, with_labels
 from penstock.loaders.make import class_numbering
 from penstock.pipelines import imagenet_eval, imagenet_train, simclr
 
 TRAIN, EVAL = imagenet_train(8), imagenet_eval(8)
 IMAGES = np.zeros((12, 12, 12, 3), np.uint8)
+IMAGES_OF_ONE = (IMAGES, np.zeros(12, np.int64))
 
 
 @pytest.fixture(autouse=True)
@@ -94,12 +95,32 @@ def test_a_part_of_the_data_and_a_loader_that_is_gone_are_silent() -> None:
 def test_named_labels_are_compared_by_name() -> None:
     def labelled(kinds: list[str], name: str = "kind") -> Any:
         numbers = np.arange(12) % len(kinds)
-        return with_labels((IMAGES, np.zeros(12, np.int64)), {name: [kinds[n] for n in numbers], "size": numbers / 2})
+        return with_labels(IMAGES_OF_ONE, {name: [kinds[n] for n in numbers], "size": numbers / 2})
 
     train = (labelled(["cat", "cow", "dog"]), TRAIN)
     assert warnings_of(train, (labelled(["cat", "dog"], "other"), EVAL)) == []
     (text,) = warnings_of(train, (labelled(["cat", "dog"]), EVAL))
     assert text.startswith("kind: class 'dog' has number 1 in the evaluation and 2 in the training")
+
+
+def test_classes_of_boxes_are_compared_too() -> None:
+    def boxed(kinds: list[str], **settings: Any) -> Any:
+        corners, classes = [[(0, 0, 9, 9)]] * 12, [[kinds[number % len(kinds)]] for number in range(12)]
+        return with_fields(IMAGES_OF_ONE, boxes=Boxes(corners, classes, **settings))
+
+    train = (boxed(["cat", "cow", "dog"]), TRAIN)
+    for val in (boxed(["cat", "dog"], names=["cat", "cow", "dog"]), boxed(["cat", "cow"]), boxed(["bird", "fish"])):
+        assert warnings_of(train, (val, EVAL)) == []
+    (text,) = warnings_of(train, (boxed(["cat", "dog"]), EVAL))
+    assert text.startswith("boxes: class 'dog' has number 1 in the evaluation and 2 in the training")
+    assert text.endswith("give both the same names=, or the same categories in their COCO files")
+
+
+def test_another_first_class_of_boxes_is_named() -> None:
+    corners, classes = [[(0, 0, 9, 9)]] * 12, [["cat"]] * 12
+    train, val = (with_fields(IMAGES_OF_ONE, boxes=Boxes(corners, classes, first_class=first)) for first in (1, 0))
+    (text,) = warnings_of((train, TRAIN), (val, EVAL))
+    assert "'cat' has number 0 in the evaluation and 1 in the training, because first_class differs: give both" in text
 
 
 def test_random_classes_give_the_warnings_of_a_reference(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from photo_tables import write_arrow
 from range_server import RangeServer
 from source_kinds import KINDS, TABLES, Data, Rows, Where, serve_kinds
 
-from penstock.loaders import concat, mix, open_source, with_labels
+from penstock.loaders import Boxes, concat, mix, open_source, with_fields, with_labels
 from penstock.loaders.data.labels.class_names import warn_of_classes
 from penstock.pipelines.errors import LoaderError
 
@@ -187,6 +187,18 @@ def test_named_labels_and_sets_warn_with_their_name() -> None:
     assert two.startswith("tags: classes 'Sea' and 'sea' differ")
     listed = {"kind": ["cat", "NA"], "tags": ["Sea", "sea", "sky"]}
     assert warned(lambda: with_labels(PIXELS_OF_ONE, labels, classes=listed)) == []
+
+
+def test_classes_of_boxes_warn_too() -> None:
+    corners, names = [[(0, 0, 4, 4)]] * 40, [["cat"], ["Cat"], ["NA"], ["dog"]] * 10
+    missing, spelling = warned(lambda: with_fields(PIXELS_OF_ONE, boxes=Boxes(corners, names)))
+    assert missing.startswith(
+        "boxes: class 'NA' may mean that the label is missing: if it is a class, list the classes"
+    )
+    assert spelling.startswith("boxes: classes 'Cat' and 'cat' differ")
+    assert spelling.endswith("or list all classes with names= if not")
+    listed = ["cat", "Cat", "NA", "dog"]
+    assert warned(lambda: with_fields(PIXELS_OF_ONE, boxes=Boxes(corners, names, names=listed))) == []
 
 
 PIXELS_OF_ONE = (PIXELS, np.zeros(40, np.int64))
