@@ -120,7 +120,8 @@ def for_hugging_face(processor: Any, **settings: Unpack[PipelineSettings]) -> Pi
     name = str(given.get("image_processor_type") or given.get("feature_extractor_type") or type(processor).__name__)
     kind = name.replace("ImageProcessor", " ").replace("FeatureExtractor", " ").split(" ")[0]
     if kind not in _PLAIN_PROCESSORS:
-        raise ValueError(f"processor must be one of {', '.join(_PLAIN_PROCESSORS)}, got {shown(name)}: {_OWN}")
+        fix = f"pass AutoImageProcessor.from_pretrained({processor!r})" if isinstance(processor, str) else _OWN
+        raise ValueError(f"processor must be one of {', '.join(_PLAIN_PROCESSORS)}, got {shown(name)}: {fix}")
     config = {"do_resize": True, "do_rescale": True, "do_normalize": True, "do_center_crop": False, **given}
     steps = [step for step in _OTHER_STEPS if config.get(step)]
     if steps or not config["do_resize"]:

@@ -33,7 +33,8 @@ _OF_LABELS = "with_labels(source, labels) gives data other labels; the classes o
 _OF_TEXTS = "with_fields(source, text=[...]) adds texts; a cache serves those of its data without this option"
 _OF_URLS = "it applies only to URLs, such as s3://bucket/train/"
 _OPTION_CURES = {
-    **dict.fromkeys(("label", "image", "classes"), _OF_LABELS),
+    **dict.fromkeys(("label", "classes"), _OF_LABELS),
+    "image": "pass a pattern of files, such as 'photos/*/*_red.png', or stack([...]) for several images per sample",
     **dict.fromkeys(("requests", "bytes_ahead", "local_cache", "local_bytes"), _OF_URLS),
     **dict.fromkeys(("text", "missing_text"), _OF_TEXTS),
     "split": "pass the folder of one split, such as 'data/train'; split(source, 0.9) makes a split",

@@ -113,6 +113,13 @@ class Batch:
             raise ValueError("a copied or unpickled batch knows the names of its own samples only")
         return [os.fsdecode(sample_name(self._source, index)) if index >= 0 else "" for index in self.index.tolist()]
 
+    if not TYPE_CHECKING:  # an annotated __getattr__ would hide wrong names from programs that check types
+
+        def __getattr__(self, name: str) -> Any:
+            known = ", ".join(self._content())
+            fix = f"read batch[{name!r}]" if name in self._content() else f"its keys are {known}"
+            raise AttributeError(f"a batch has no attribute {name!r}: {fix}", name=name, obj=self)
+
     def replace(self: Own, **changes: Any) -> Own:
         """Return the batch with other values of keys, such as "boxes", or of attributes."""
         content, about = self._content(), dict(vars(self))

@@ -44,8 +44,8 @@ def _class_shares(weights: Mapping[Any, Any], source: Source) -> npt.NDArray[np.
     for key, value in weights.items():
         number = _number_class(key, numbers)
         if number is None or not 0 <= number < len(shares):
-            known = ", ".join(map(printable, source.classes[:5]))
-            raise ValueError(f"weights must name classes of the data ({known}, ...), got {shown(key)}")
+            known = ", ".join(map(printable, source.classes[:5])) + ", ..." * (len(source.classes) > 5)
+            raise ValueError(f"weights must name classes of the data ({known}), got {shown(key)}")
         if number in given:
             raise ValueError(f"weights name the same class twice, as {shown(given[number])} and as {shown(key)}")
         given[number] = key

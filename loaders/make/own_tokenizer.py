@@ -51,7 +51,8 @@ class OwnTokenizer:
     def __init__(self, function: Any) -> None:
         """Try `function` on two texts. Raises ValueError unless it returns integers of one length."""
         if not callable(function):
-            raise ValueError(f"tokenize must be a function of a text, or a tokenizer, got {shown(function)}")
+            fix = f": pass AutoTokenizer.from_pretrained({function!r})" if isinstance(function, str) else ""
+            raise ValueError(f"tokenize must be a function of a text, or a tokenizer, got {shown(function)}{fix}")
         self.function = _as_function(function)
         self._copies = WorkerCopies(self.function, Sharing.SHARED)  # during the trial
         before = find_parts(function)

@@ -13,6 +13,7 @@ from penstock.loaders.data.sources.contract import (
     FieldSource,
     Source,
     field_kinds_of,
+    has_fields,
     has_labels,
 )
 from penstock.loaders.data.sources.source_faults import name_sample, naming_method
@@ -20,7 +21,7 @@ from penstock.loaders.make.engine_contract import HostBatch
 from penstock.loaders.make.layout import Part, Slot
 from penstock.loaders.make.own_tokenizer import MASK, OwnTokenizer
 from penstock.loaders.order.schedule import Schedule
-from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.errors import LoaderError, count_text
 from penstock.pipelines.messages.checked import checked_int, shown
 from penstock.pipelines.plan.philox import STREAM_TEXT, random_words
 
@@ -74,7 +75,7 @@ class TextRule:
             return LoaderError("E-DATASET", f"captions needs a list of texts, got {shown(texts)}", fix="correct it")
         if isinstance(self.captions, int):
             if len(texts) < self.captions:
-                cause = f"captions={self.captions}, but the sample has {len(texts)}"
+                cause = f"captions={self.captions}, but the sample has {count_text(len(texts), 'text')}"
                 return LoaderError("E-DATASET", cause, fix=_FEWER)
             return list(texts[: self.captions])
         return texts[word * len(texts) >> 32 if self.captions == DRAW else 0]
@@ -143,6 +144,11 @@ def text_rule(source: Source, tokenize: Any, captions: object) -> TextRule | Non
             f"or with_fields(data, text=...){named}"
         )
     are_lists = kinds[TEXT].kind == _LISTS
+    if are_lists and has_fields(source) and len(source):
+        with naming_method("fields()"):
+            first = source.fields(np.zeros(1, np.int64))[TEXT][0]
+        if first is not None and not isinstance(first, (list, tuple)):
+            raise ValueError(f"{given[0]} needs texts, or lists of texts, but the text of sample 0 is {shown(first)}")
     if not are_lists and captions is not None:
         raise ValueError("captions has no effect, because each sample has one text: do not pass it")
     if are_lists and not isinstance(captions, str) and captions is not None:

@@ -56,7 +56,7 @@ class BatchStage:
         served = _FLOATS if self._raw is None else (self._raw, *_FLOATS)
         if dtype not in served:
             wanted = ", ".join(map(str, served))
-            raise ValueError(f"dtype must be one of {wanted} with depth={pipeline.depth}, got {dtype}")
+            raise ValueError(f"dtype must be one of {wanted} with depth={pipeline.depth}, got {dtype!r}")
         if memory_format not in MEMORY_FORMATS:
             known = " or ".join(map(str, MEMORY_FORMATS))
             raise ValueError(f"memory_format must be {known}, got {memory_format!r}")

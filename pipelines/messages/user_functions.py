@@ -26,8 +26,13 @@ def takes_generator(function: Callable[..., Any], num_others: int) -> bool:
 
 
 def describe_exception(error: BaseException) -> str:
-    """Return an exception's type, text and line in the user's code."""
-    frames = traceback.extract_tb(error.__traceback__)[1:]  # the first is the caller
-    own = [frame for frame in frames if f"{os.sep}site-packages{os.sep}" not in frame.filename] or frames
-    where = f" ({os.path.basename(own[-1].filename)}:{own[-1].lineno})" if own else ""
+    """Return an exception's type, text and line in the user's code, which it may lack."""
+    tried = traceback.walk_tb(error.__traceback__)
+    places = [(each.f_code.co_filename, line) for each, line in tried if not _is_ours(each.f_globals.get("__name__"))]
+    own = [place for place in places if f"{os.sep}site-packages{os.sep}" not in place[0]] or places
+    where = f" ({os.path.basename(own[-1][0])}:{own[-1][1]})" if own else ""
     return f"{type(error).__name__}: {shorten(str(error))}{where}"
+
+
+def _is_ours(module: object) -> bool:
+    return isinstance(module, str) and module.startswith("penstock.")

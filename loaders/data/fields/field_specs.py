@@ -260,7 +260,7 @@ def _make_fields(source: Source, name: str, value: object) -> dict[str, Field]:
         return read_coco(source, spec.path, spec.swaps, _called(name, "coco"), served)
     if name in _MEANT:
         raise ValueError(f"use {_MEANT[name]}= for a field that follows the crop; otherwise choose another name")
-    return {name: _plain_field(source, spec, are_texts=name == "text")}
+    return {name: _plain_field(source, name, spec)}
 
 
 def _as_spec(name: str, value: Any) -> object:
@@ -301,8 +301,8 @@ def _mask_field(source: Source, spec: Masks) -> Field:
     return Field(kind, ArrayColumn(where.astype(spec.dtype, copy=False)))
 
 
-def _plain_field(source: Source, value: object, *, are_texts: bool) -> Field:
-    """Return a field of strings, of bytes, or of objects that JSON can represent. are_texts: such as captions."""
+def _plain_field(source: Source, name: str, value: object) -> Field:
+    """Return a field of strings, of bytes, or of objects that JSON can represent."""
     values = call_by_name(source, value) if callable(value) else value
     if isinstance(values, Source):
         numbers = find_partners(source, values, "text").tolist()
@@ -312,23 +312,23 @@ def _plain_field(source: Source, value: object, *, are_texts: bool) -> Field:
         got = f"{len(values):,}" if isinstance(values, (list, tuple)) else shown(values)
         cure = "; pass ImageTargets(...) for images in a folder" if isinstance(values, (str, os.PathLike)) else ""
         raise ValueError(f"values must be one per sample ({len(source):,}), got {got}{cure}")
-    _warn_of_missing(source, values)
-    if are_texts:
+    _warn_of_missing(source, name, values)
+    if name == "text":  # such as captions
         _warn_of_empty(source, values)
     kind = next(kind for kind, of_type in _PLAIN.items() if all(isinstance(each, of_type) for each in values))
     if kind == "text":
-        _warn_of_other_text(source, values)
+        _warn_of_other_text(source, name, values)
     return Field(FieldKind(kind=kind), BytesColumn([_encode(RULES[kind].encode, each) for each in values]))
 
 
-def _warn_of_missing(source: Source, values: Sequence[object]) -> None:
+def _warn_of_missing(source: Source, name: str, values: Sequence[object]) -> None:
     """Warn of None and NaN among texts, among numbers, or alone; among other objects they are ordinary values."""
     missing = [at for at, value in enumerate(values) if value is None or (isinstance(value, float) and value != value)]
     if missing and set(map(type, values)) - {type(None), float} in (set(), {str}, {int}):
         first = printable(source.path(missing[0]))
         warn_user(
-            f"{count_text(len(missing), 'sample')} of {len(values):,} have no value (None or NaN), first {first}: "
-            "these are served unchanged"
+            f"field {name!r}: {count_text(len(missing), 'sample')} of {len(values):,} have no value (None or NaN), "
+            f"first {first}: these are served unchanged"
         )
 
 
@@ -345,14 +345,14 @@ def _warn_of_empty(source: Source, texts: Sequence[object]) -> None:
         )
 
 
-def _warn_of_other_text(source: Source, texts: Sequence[str]) -> None:
+def _warn_of_other_text(source: Source, name: str, texts: Sequence[str]) -> None:
     """Warn of texts that are not UTF-8; their other bytes are single surrogates."""
     others = [index for index, text in enumerate(texts) if not text.isascii() and _SURROGATE.search(text)]
     if others:
         count, first = count_text(len(others), "text"), printable(source.path(others[0]))
         warn_user(
-            f"{count} of {len(texts):,} cannot be read as UTF-8, first at {first}: other bytes are served as "
-            "single surrogates (errors='surrogateescape')"
+            f"field {name!r}: {count} of {len(texts):,} cannot be read as UTF-8, first at {first}: other bytes are "
+            "served as single surrogates (errors='surrogateescape')"
         )
 
 

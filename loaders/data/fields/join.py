@@ -148,8 +148,9 @@ def _join(
     numbers = refuse_repeated(keys_of(right), right.__getitem__, f"{what}s", cure)
     for wanted, index in own.items():
         if wanted not in numbers:
+            first = f", the first one has {next(iter(numbers))!r}" if numbers else ""
             raise ValueError(
-                f"no {what} for sample {index} ({left[index]}): none of the {what}s has the key {wanted!r}"
+                f"no {what} for sample {index} ({left[index]}): none of the {what}s has the key {wanted!r}{first}"
             )
     return np.array([numbers[wanted] for wanted in own], np.int64)
 

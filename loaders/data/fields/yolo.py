@@ -52,7 +52,9 @@ def read_yolo(
         path = os.path.join(folder, f"{name}.txt")
         found.append(_read_file(path, most) if os.path.exists(path) else None)
     if not any(each is not None for each in found):
-        raise ValueError(f"no image has a text file with its name in {printable(str(folder))}")
+        wanted = printable(f"{stems[0]}.txt") if stems else "no name"
+        why = f"the first one would be {wanted}" if os.path.isdir(folder) else "there is no such folder"
+        raise ValueError(f"no image has a text file with its name in {printable(str(folder))}: {why}")
     _warn_of_others(folder, set(map(file_stem, whole_names(source))))
     lengths = np.array([0 if each is None else len(each) for each in found], np.int64)
     values = np.concatenate([each for each in found if each is not None])

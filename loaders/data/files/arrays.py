@@ -97,9 +97,10 @@ def _as_numpy(data: object) -> npt.NDArray[Any]:
 def _move_channels_last(images: npt.NDArray[Any], *, is_tensor: bool) -> Levels:
     """Return a view [n, h, w, channels]. Raises ValueError, LoaderError E-NODATA."""
     if images.dtype not in (np.uint8, np.uint16, np.float32):
+        fix = "convert them, for values from 0 to 1 with (images * 255).round().astype('uint8')"
+        fix += ", or for depth=32 with images.astype('float32')" if images.dtype.kind == "f" else ""
         raise ValueError(
-            f"images must be uint8 from 0 to 255 (uint16 for depth=16, float32 for depth=32), got {images.dtype}: "
-            "convert them, for values from 0 to 1 with (images * 255).round().astype('uint8')"
+            f"images must be uint8 from 0 to 255 (uint16 for depth=16, float32 for depth=32), got {images.dtype}: {fix}"
         )
     if images.ndim not in (3, 4):
         raise ValueError(f"images must have shape [n, h, w, 3], or [n, h, w] for grey, got {list(images.shape)}")

@@ -101,7 +101,8 @@ class TextCollector:
         """Return the error for the first row without a text, with the number of such rows."""
         assert self._first_missing is not None
         fail, row = self._first_missing
-        return fail(row, f"no text; {len(self._missing):,} of {len(self):,} rows have none", _FIX)
+        fix = _FIX if len(self._missing) < len(self) else "pass text= with another place of the texts"
+        return fail(row, f"no text; {len(self._missing):,} of {len(self):,} rows have none", fix)
 
     def finish(self, kept: npt.NDArray[np.bool_]) -> dict[str, StoredValues]:
         """Return the texts of the rows `kept` (bool [rows]), which all have one, as columns to store."""

@@ -50,6 +50,9 @@ _REMOTE_WORKERS = 64  # they mostly wait for answers
 _FIX_OTHERS = "pass label='folder', 'shard', or a table of keys and labels, or missing_labels='leave_out'"
 _FIX_LABEL = "pass label='cls', 'json:FIELD', 'folder', 'shard', or a table of keys and labels"
 _FIX_TEXT = "repair the sample, or pass missing_text='leave_out'"
+_FIX_PLACE = (
+    "pass text= with the suffix of the members with texts, such as 'txt', or 'json:FIELD' with one of their fields"
+)
 _FIX_SAMPLE = "repair the sample, or pass missing_labels='leave_out', label='folder', or a table of keys and labels"
 Text = bytes | None | tuple[bytes | None, ...]  # a label, or several
 _FIX_EMPTY = "copy or write it again, or leave it out of the paths"
@@ -107,7 +110,8 @@ def index_tars(paths: Sequence[bytes], settings: IndexSettings) -> tuple[Samples
     if not names:
         fix = "pass tars that contain JPEG, PNG, WebP, BMP, GIF or TIFF files"
         if settings.image:
-            fix = "check image=: no member has this suffix"
+            known = ", ".join(f".{os.fsdecode(name)}" for name in settings.image)
+            fix = f"check image=: no member has the suffix {known}"
         raise LoaderError("E-NODATA", f"no sample in {_describe(paths)}{skipped_text(left_out.counts)}", fix=fix)
 
     def place(index: int) -> bytes:
@@ -260,6 +264,8 @@ def _collect(
             cause = f"its .{os.fsdecode(place.suffix)} member is empty"
             cause = f"the field {place.field!r} of its .json member is null or empty" if place.field else cause
         cause += f"; {count:,} of the {len(texts):,} samples have no {place.word}" if count > 1 else ""
+        if count == len(texts):
+            fix = _FIX_PLACE if place.is_text else _FIX_LABEL
         stray = next((tar.stray_labels[number] for tar in tars if number in tar.stray_labels), None)
         cause += "" if stray is None else f"; {printable(stray)} has the key of no image"
         raise fail(first, cause, fix)

@@ -123,7 +123,9 @@ class _BatchTransform:
             images, labels = self._function(*arguments)
         except Exception as error:
             cause = f"batch_transform raised {describe_exception(error)}"
-            raise LoaderError("E-DATASET", cause, fix="see the cause; it must return (images, labels)") from error
+            raise LoaderError(
+                "E-DATASET", cause, fix="it is called with images and labels, and must return both; see the cause"
+            ) from error
         if isinstance(images, list):
             if len(images) != len(host.index):
                 cause = f"batch_transform must keep the {len(host.index)} images of a batch, got {len(images)}"

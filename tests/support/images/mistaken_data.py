@@ -178,7 +178,7 @@ def names() -> dict[str, Any]:
     images, paths = np.zeros((6, 8, 8, 3), np.uint8), sorted(map(str, Path("photos").rglob("*.jpg")))
     data = {"images": images, "labels": np.arange(6) % 3, "paths": paths, "dataset": TensorDataset(torch.arange(9))}
     public = {"SMALL": SMALL} | {name: getattr(loaders, name) for name in loaders.__all__} | vars(pipelines)
-    return {**public, "np": np, "torch": torch, "presets": presets, **found, **data}
+    return {**public, "np": np, "torch": torch, "presets": presets, "pipelines": pipelines, **found, **data}
 
 
 def run_mistake(mistake: str) -> str:
@@ -191,7 +191,7 @@ def run_mistake(mistake: str) -> str:
             run(mistake, names())
         except LoaderError as error:
             return str(error)
-        except (ValueError, TypeError, IndexError) as error:
+        except (ValueError, TypeError, IndexError, AttributeError) as error:
             return f"{type(error).__name__}: {error}"
     return " ".join(f"{type(each.message).__name__}: {each.message}" for each in warned)
 
