@@ -64,7 +64,7 @@ def warn_of_classes(
     about = f"{name}: " if name else ""
     names = [os.fsdecode(each) for each in classes if not each.isdigit()]
     marks = [each for each in names if may_be_missing(each)]
-    if len([each for each in names if not any(map(str.isalnum, each))]) > 1:
+    if marks and len([each for each in names if not any(map(str.isalnum, each))]) > 1:
         marks = [each for each in marks if each in _MISSING or not each.isprintable()]  # "-" and "?" are symbols
     for mark in marks:
         number = list(classes).index(os.fsencode(mark))
@@ -114,7 +114,7 @@ def _spell(name: str) -> str:
     if not name.isascii():
         visible = (sign for sign in unicodedata.normalize("NFC", name) if unicodedata.category(sign) != "Cf")
         name = "".join(visible)
-    return " ".join(name.split()).lower()
+    return name.lower() if name.isalnum() else " ".join(name.split()).lower()
 
 
 def _warn_of_rare_classes(labels: Labels, classes: Sequence[bytes], about: str) -> None:
