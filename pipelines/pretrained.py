@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from typing_extensions import Unpack
 
@@ -15,7 +15,6 @@ from penstock.pipelines.messages.checked import shown
 from penstock.pipelines.pipeline_settings import PipelineSettings
 from penstock.pipelines.spec import IMAGENET_MEAN, IMAGENET_STD, ImagePipeline, imagenet_train
 
-Pipelines = tuple[ImagePipeline, ImagePipeline]
 _CROP_PCT = 0.875  # timm's DEFAULT_CROP_PCT
 _PILLOW_FILTERS: dict[Any, str] = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}
 # Image processors of Hugging Face that do nothing but what for_hugging_face reads, without Fast, Pil and the like.
@@ -25,6 +24,13 @@ _PLAIN_PROCESSORS = (
 )
 _OTHER_STEPS = ("do_pad", "do_flip_channel_order", "do_thumbnail", "do_align_long_axis", "do_rescale_offset")
 _OWN = "choose the settings of imagenet_train and imagenet_eval yourself"
+
+
+class Pipelines(NamedTuple):
+    """A pipeline for training, and one for evaluation: two pipelines, not two views of an image."""
+
+    train: ImagePipeline
+    evaluation: ImagePipeline
 
 
 def for_timm(model: Any, **settings: Unpack[PipelineSettings]) -> Pipelines:
@@ -73,7 +79,7 @@ def for_timm(model: Any, **settings: Unpack[PipelineSettings]) -> Pipelines:
         evaluation = train.evaluation(shown_size, crop="center", **exact)
     else:
         raise ValueError(f"crop_mode must be center, squash or border, got {shown(mode)}: {_OWN}")
-    return train, evaluation
+    return Pipelines(train, evaluation)
 
 
 def _timm_config(model: Any) -> Mapping[str, Any]:
@@ -136,7 +142,7 @@ def for_hugging_face(processor: Any, **settings: Unpack[PipelineSettings]) -> Pi
     }
     size, crop = _processor_crop(name, kind, config)
     train = imagenet_train(size, **{**common, **settings})
-    return train, train.evaluation(**crop, **_of_evaluation(train, common["interpolation"]))
+    return Pipelines(train, train.evaluation(**crop, **_of_evaluation(train, common["interpolation"])))
 
 
 def _processor_crop(name: str, kind: str, config: Mapping[str, Any]) -> tuple[tuple[int, int], dict[str, Any]]:

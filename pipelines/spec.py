@@ -333,6 +333,8 @@ _SAME_IN_VIEWS = ("exif", "resample", "max_pixels", "channels", "depth", "fill")
 def checked_views(pipeline: Any) -> tuple[ImagePipeline, ...]:
     """Return the pipeline of each view, imagenet_train() for None. Raises ValueError for incompatible views."""
     one = imagenet_train() if pipeline is None else pipeline
+    if isinstance(one, tuple) and hasattr(one, "evaluation"):
+        raise ValueError("for_timm and for_hugging_face return (train, evaluation): pass one of them as pipeline=")
     views: tuple[Any, ...] = tuple(pipeline) if isinstance(pipeline, (list, tuple)) else (one,)
     for number, view in enumerate(views):
         if not isinstance(view, ImagePipeline):

@@ -31,12 +31,14 @@ _NOTES = ("txt", "json")  # may accompany data of any format
 _FEW = 16  # number of files checked in a folder
 _OF_LABELS = "with_labels(source, labels) gives data other labels; the classes of a folder are its folders"
 _OF_TEXTS = "with_fields(source, text=[...]) adds texts; a cache serves those of its data without this option"
+_OF_LOADER = "it is an option of create_loader"
 _OF_URLS = "it applies only to URLs, such as s3://bucket/train/"
 _OPTION_CURES = {
     **dict.fromkeys(("label", "classes"), _OF_LABELS),
     "image": "pass a pattern of files, such as 'photos/*/*_red.png', or stack([...]) for several images per sample",
     **dict.fromkeys(("requests", "bytes_ahead", "local_cache", "local_bytes"), _OF_URLS),
     **dict.fromkeys(("text", "missing_text"), _OF_TEXTS),
+    **dict.fromkeys(("workers", "backend", "batch_size", "shuffle", "pipeline", "device", "transform"), _OF_LOADER),
     "split": "pass the folder of one split, such as 'data/train'; split(source, 0.9) makes a split",
     "root": "it is the folder of relative paths in a list or table; pass the folder itself as the first argument",
 }

@@ -141,6 +141,8 @@ def with_fields(source: SourceLike, **fields: Any) -> SampledSource:
     refuse_other_order(own, whole)
     own = filled
     _warn_of_smaller_images(whole, own)
+    if not own and "text" in options:  # the data has a field already
+        return take_part(whole, **part)
     if not part:
         return field_source(whole, own)
     of_whole = {name: value for name, value in own.items() if count_values(value) == len(whole)}

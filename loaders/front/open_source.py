@@ -294,7 +294,7 @@ def _open_kind(kind: Kind, what: object, options: dict[str, Any]) -> Source:
         unsuited = next((name for name in options if f"argument '{name}'" in str(error)), None)
         if unsuited is None:
             raise
-    accepts = f"it accepts {', '.join(kind.options)}" if kind.options else "it does not accept options"
+    accepts = f"it accepts {', '.join(dict.fromkeys((*kind.options, 'classes', *PART_OPTIONS)))}"
     raise ValueError(f"{kind.name} has no option {unsuited}: {cure_of_option(unsuited, kind.options) or accepts}")
 
 

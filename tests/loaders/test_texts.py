@@ -14,7 +14,7 @@ import torch
 from photo_folder import photo
 from tokenizers_of_users import LENGTH, CountLetters, Padding, count_letters
 
-from penstock.loaders import LoaderError, create_loader, with_fields
+from penstock.loaders import LoaderError, create_loader, open_source, with_fields
 from penstock.loaders.front.loader import Loader
 from penstock.loaders.make.own_tokenizer import OwnTokenizer
 from penstock.pipelines import ImagePipeline, imagenet_eval, imagenet_train
@@ -140,6 +140,10 @@ def test_captions_are_served_as_asked(flat: Path) -> None:
     assert caught.value.sample == 0
     with pytest.raises(LoaderError, match="captions=3, but the sample has 2"):
         texts(3, tokenize=count_letters, workers=2)
+
+
+def test_texts_with_the_data_are_fields_of_their_own(flat: Path) -> None:
+    assert with_fields(flat, text="txt", subset=":2")[1].fields == open_source(flat, text="txt")[1].fields != {}
 
 
 def test_options_without_effect_are_refused(flat: Path) -> None:

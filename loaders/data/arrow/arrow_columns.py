@@ -11,6 +11,7 @@ from penstock.loaders.data.labels.choose_columns import (
     IMAGE_COLUMNS,
     LABEL_COLUMNS,
     PATH_COLUMNS,
+    TEXT_COLUMNS,
     find_named,
     name_columns,
     refuse_twins,
@@ -19,7 +20,7 @@ from penstock.loaders.data.labels.choose_columns import (
 from penstock.loaders.data.labels.collect_texts import NO_TEXTS, TextOptions
 from penstock.loaders.data.samples.saved_texts import TEXT
 from penstock.pipelines.errors import LoaderError
-from penstock.pipelines.messages.checked import shown
+from penstock.pipelines.messages.checked import near_name, shown
 
 AUTO = "auto"  # value of the option `label`: the column is found by its name
 _LISTS = ("Sequence", "List", "LargeList")  # Hugging Face's names for lists, in several versions
@@ -141,7 +142,8 @@ def _choose_text(schema: Schema, text: object) -> str:
     refuse_twins([text], schema.names)
     if text not in held:
         raise ValueError(
-            f"text must be a column of strings or lists of these, got {shown(text)}; {_list_columns(schema)}"
+            f"text must be a column of strings or lists of these, got {shown(text)}{near_name(text, held)}; "
+            f"{_list_columns(schema)}"
         )
     return str(text)
 
@@ -157,7 +159,12 @@ def _choose_label(schema: Schema, features: Features, label: object) -> str:
     found = _find_label(schema, features, label)
     if found is None:
         wanted = "a column of class numbers, names, floats or lists of these, or None for images of one class"
-        given = f"got {shown(label)}" if label != AUTO else "and no column has a known name for labels"
+        held = [field.name for field in schema if _is_label(field.type)]
+        given = f"got {shown(label)}{near_name(label, held)}"
+        if label == AUTO:
+            text = find_named(TEXT_COLUMNS, schema.names)
+            given = "and no column has a known name for labels: name one with label="
+            given += f", or pass text={text!r} for its texts" if text is not None else ""
         raise ValueError(f"label must be {wanted}, {given}; {_list_columns(schema)}")
     return found
 

@@ -21,7 +21,7 @@ IMAGE_COLUMNS += ("jpg", "jpeg", "png", "webp", "image_bytes", "bytes", "picture
 LABEL_COLUMNS = ("label", "labels", "fine_label", "class", "target", "cls", "label_id", "class_id", "category", "y")
 PATH_COLUMNS = frozenset({"path", "file", "file_name", "filename", "filepath", "image_path"})  # never images themselves
 _RARE = ("labels", "fine_label", "cls", "label_id", "class_id")  # last in tables of paths
-_TEXT_COLUMNS = ("caption", "captions", "text", "texts", "title", "alt", "alt_text", "prompt", "description")
+TEXT_COLUMNS = ("caption", "captions", "text", "texts", "title", "alt", "alt_text", "prompt", "description")
 TABLE_LABELS = sorted(LABEL_COLUMNS, key=_RARE.__contains__)
 Name = TypeVar("Name")  # name of a column: text, or another object in a data frame
 _FLOAT = ":float"
@@ -97,7 +97,7 @@ def _suggest(option: str, wanted: Sequence[str], columns: Sequence[object], besi
     if besides is not None:
         others = f"column{'s' * (len(names) > 1)} {', '.join(map(printable, names))}"
         text = f"besides {printable(str(besides))} it has the {others}"
-        texts = find_named(_TEXT_COLUMNS, names)
+        texts = find_named(TEXT_COLUMNS, names)
         if texts is not None:
             return f"{text}; pass {'label= with one of them, or ' * (len(names) > 1)}text={texts!r} for its texts"
     if any(os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES for name in names):

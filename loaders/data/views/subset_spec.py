@@ -55,7 +55,8 @@ def is_slice(spec: SubsetSpec) -> bool:
 def _read_slice(text: str) -> slice:
     found = _SLICE.fullmatch(text)
     if found is None:
-        raise ValueError(f"subset must be {_FORMS}, got {text!r}")
+        hint = f": for the first samples pass ':{text}'" if _SLICE.fullmatch(f":{text}") else ""
+        raise ValueError(f"subset must be {_FORMS}, got {text!r}{hint}")
     start, stop = (None if part is None else _read_number(part) for part in found.group(1, 2))
     return slice(start, stop, None if found[3] is None else int(found[3]))
 

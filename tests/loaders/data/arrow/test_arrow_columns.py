@@ -82,6 +82,8 @@ def test_options_override_the_automatic_choice() -> None:
         ({"image": PIXELS}, None, None, r"image must be .*image \(list<item: list<item: uint8>>\)"),
         ({"image": BYTES}, "img", None, "image must be .*got 'img'"),
         ({"image": BYTES, "score": pa.float32()}, None, AUTO, "label must be .*no column has a known name.*score"),
+        ({"image": BYTES, "caption": TEXT}, None, AUTO, "name one with label=, or pass text='caption' for its texts;"),
+        ({"image": BYTES, "kind": TEXT}, None, "knd", "label must be .*got 'knd'; perhaps 'kind'; the columns"),
         ({"image": BYTES, "when": pa.date32()}, None, "when", "label must be .*got 'when'"),
         ({"image": BYTES, "a": NUMBER, "b": NUMBER}, None, AUTO, "label must be"),
     ],
