@@ -49,6 +49,7 @@ RULES = {
 }
 
 
+HIGHEST = {"uint8": 255, "uint16": 65535}  # the highest level of image targets, by type
 PICTURES = {"mask": "mask", "image": "target"}  # kinds with a file or array per sample, and their name in messages
 
 

@@ -14,7 +14,7 @@ from penstock.loaders.data.samples.columns import ArrayColumn
 from penstock.loaders.data.sources.contract import Source
 from penstock.loaders.data.sources.step import Field
 from penstock.pipelines.errors import LoaderError
-from penstock.pipelines.fields.field_kinds import FieldKind, TargetRules
+from penstock.pipelines.fields.field_kinds import HIGHEST, FieldKind, TargetRules
 from penstock.pipelines.image_types import INTERPOLATIONS, Interpolation
 from penstock.pipelines.messages.checked import (
     checked_choice,
@@ -28,8 +28,7 @@ from penstock.pipelines.messages.user_warnings import warn_user
 from penstock.pipelines.sample.target_decoder import Layout, TargetDecoder
 from penstock.pipelines.spec import MAX_CHANNELS, ImagePipeline
 
-_HIGHEST = {"uint8": 255, "uint16": 65535}
-_DTYPES = (*_HIGHEST, "float32")
+_DTYPES = (*HIGHEST, "float32")
 _MOST_SCALE = 16
 # Depth maps have a nearest distance: their lowest level above 0 is a share of the highest, and many steps above 0.
 _RANGE, _STEPS = 200, 8
@@ -133,7 +132,7 @@ class ImageTargets:
 
     def _moments(self, dtype: str, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Return mean and std in levels; () for none."""
-        highest = _HIGHEST.get(dtype)
+        highest = HIGHEST.get(dtype)
         if self.range is not None:
             if highest is None:
                 raise ValueError("range needs levels of uint8 or uint16, got dtype='float32': pass mean and std")
@@ -158,7 +157,7 @@ def _of_channels(name: str, value: Any, channels: int, check: Any) -> tuple[floa
 def _checked_level(name: str, value: Any, dtype: str) -> float:
     if dtype == "float32":
         return float(value) if isinstance(value, float) and value != value else float(checked_number(name, value))
-    return float(checked_int(name, value, 0, _HIGHEST[dtype]))
+    return float(checked_int(name, value, 0, HIGHEST[dtype]))
 
 
 def target_field(source: Source, spec: ImageTargets, name: str) -> Field:

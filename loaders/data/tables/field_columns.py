@@ -224,7 +224,8 @@ def _suffix(path: bytes) -> str:
 def _check_name(name: str, names: Sequence[object], table: object) -> None:
     if name not in names:
         found = f"its columns are {', '.join(map(str, names))}" if len(names) else f"got {shown(table)}"
-        raise ValueError(f"no column {name!r} in the table: {found}")
+        fix = f": pass the table itself, or Column({name!r}, table=...)" if isinstance(table, Source) else ""
+        raise ValueError(f"no column {name!r} in the table: {found}{fix}")
     refuse_twins([name], names)
 
 

@@ -35,11 +35,14 @@ from penstock.loaders import (
 )
 from penstock.loaders.cache_build.build import build_cache
 from penstock.loaders.data.cache.hdf5_cache import open_cache
+from penstock.pipelines.batch.target_stage import target_stages
 from penstock.pipelines.fields.field_kinds import FieldKind
+from penstock.pipelines.sample.target_decoder import Layout
 from penstock.pipelines.spec import Augmentations, ImagePipeline
 
 COUNT, HEIGHT, WIDTH = 6, 18, 26
 WHOLE = ImagePipeline(size=(HEIGHT, WIDTH), crop="center", center_fraction=None, flip=0.0)
+CPU = torch.device("cpu")
 ENGINES: dict[str, dict[str, Any]] = {
     "in the process": {"workers": 0, "decoder": "simplejpeg"},
     "threads": {"workers": 2, "workers_are": "threads"},
@@ -257,6 +260,19 @@ def test_levels_are_normalised(images: Path) -> None:
         assert batch[name].dtype == torch.float32
         assert batch[name].is_contiguous(memory_format=torch.channels_last)
         assert np.allclose(batch[name].permute(0, 2, 3, 1).numpy(), wanted, rtol=1e-6, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "uint16"])
+def test_targets_stay_in_their_range(dtype: str) -> None:
+    rng, highest = np.random.default_rng(0), np.iinfo(dtype).max
+    levels = torch.from_numpy(np.array([0, 1, highest // 2, highest - 1, highest], dtype).reshape(1, 1, -1, 1))
+    ends = [(0, 1), (-1, 1), (-0.5, 0.5), (-1, 0), *np.sort(rng.normal(0, 50, (300, 2))).tolist()]
+    for low, high in ends:
+        kind = ImageTargets("", dtype=dtype, channels=1, range=(low, high)).rules(Layout(1, dtype))  # type: ignore[arg-type]
+        served = target_stages({"t": kind}, CPU, torch.contiguous_format)["t"](levels).flatten().numpy()
+        wanted = low + (high - low) / highest * levels.flatten().numpy().astype(float)
+        assert np.allclose(served, wanted, rtol=0, atol=4e-7 * max(abs(low), abs(high)))
+        assert (served[0] >= np.float32(low), served[-1] <= np.float32(high)) == (True, True), (low, high)
 
 
 def test_invalid_depth_stays_invalid(images: Path) -> None:
