@@ -18,6 +18,7 @@ from penstock.pipelines.function_names import set_by_call
 # Draws of a function's own generator are reported elsewhere, and threads may share it.
 _GENERATORS = (random.Random, np.random.Generator, np.random.RandomState, np.random.BitGenerator, torch.Generator)
 _CHANGED_IN_PLACE = (np.ndarray, torch.Tensor, list, dict, set, bytearray)
+_CALLS = ("__call__", "forward")  # methods whose global values count
 _PROTOCOL = 5
 _LARGE, _MOST_BYTES = 1 << 26, 1 << 28  # of an array; of all that is digested
 
@@ -112,7 +113,7 @@ class _Kind:
 
 
 def _inside(function: FunctionType) -> list[object]:
-    """Return what a function holds: captured values, defaults, attributes, and globals that can change in place."""
+    """Return what a function holds or names: captured values, defaults, attributes, globals of the user's module."""
     captured = []
     for cell in function.__closure__ or ():
         try:
@@ -120,12 +121,20 @@ def _inside(function: FunctionType) -> list[object]:
         except ValueError:  # an empty cell
             captured.append(None)
     named = {name: function.__globals__.get(name) for name in function.__code__.co_names}
-    changing = {name: each for name, each in named.items() if isinstance(each, _CHANGED_IN_PLACE)}
+    changing = {name: each for name, each in named.items() if _can_change(each, function)}
     return [captured, function.__defaults__, function.__kwdefaults__, vars(function), changing]
 
 
+def _can_change(value: object, named_by: FunctionType) -> bool:
+    """Return whether a global value may be changed by a call: an object, or a function of the same module."""
+    if isinstance(value, FunctionType):
+        return value.__module__ == named_by.__module__
+    return not (inspect.ismodule(value) or isinstance(value, type) or inspect.isroutine(value))
+
+
 def _of_class(kind: type) -> dict[str, object]:
-    return {name: each for name, each in vars(kind).items() if isinstance(each, _CHANGED_IN_PLACE)}
+    calls = {name: each for name, each in vars(kind).items() if name in _CALLS and isinstance(each, FunctionType)}
+    return calls | {name: each for name, each in vars(kind).items() if isinstance(each, _CHANGED_IN_PLACE)}
 
 
 def _of_tensor(tensor: torch.Tensor) -> object:

@@ -119,6 +119,22 @@ def in_global(given: Any) -> Any:
     return KEPT
 
 
+IN_GLOBAL = InAttribute()
+
+
+def in_global_object(given: Any) -> Any:
+    return IN_GLOBAL(given)
+
+
+class OfGlobalObject:
+    def __call__(self, given: Any) -> Any:
+        return IN_GLOBAL(given)
+
+
+def by_another_function(given: Any) -> Any:
+    return in_global_object(given)
+
+
 def in_closure() -> Callable[[Any], Any]:
     kept = np.zeros(4, np.int64)
 
@@ -147,6 +163,9 @@ KINDS: dict[str, Callable[[], Any]] = {
     "dict of the class": InDictOfClass,
     "with a lock": WithLock,
     "global array": lambda: in_global,
+    "global object": lambda: in_global_object,
+    "global object of another function": lambda: by_another_function,
+    "global object of a method": OfGlobalObject,
     "closure": in_closure,
     "nested": lambda: Chain(len, InArray()),
     "partial": lambda: functools.partial(in_closure()),
