@@ -64,7 +64,8 @@ def resize_present(values: Values, size: tuple[int, int], interpolation: str, mi
     """Resize values [h, w, channels], of which those equal to `missing` (NaN for NaNs) are not mixed with others.
 
     A pixel is missing if the source pixel under its centre is, as with "nearest"; otherwise it is the mean of the
-    present values below the filter, with the filter's weights, which must not be negative.
+    present values below the filter, with the filter's weights, which must not be negative. Where all of these weights
+    are 0 (a "box" may end before a centre between two pixels), it is the value under its centre.
     """
     if missing is None or interpolation == "nearest" or values.shape[:2] == size:
         return resize(values, size, interpolation)
@@ -73,10 +74,10 @@ def resize_present(values: Values, size: tuple[int, int], interpolation: str, mi
         return resize(values, size, interpolation)
     weights = resize((~is_missing).astype(np.float32), size, interpolation)
     sums = resize(np.where(is_missing, 0, values).astype(np.float32), size, interpolation)
-    is_missing = resize(is_missing, size, "nearest") | (weights <= 0)
-    means = np.divide(sums, weights, out=np.zeros_like(sums), where=~is_missing)
+    is_taken = resize(is_missing, size, "nearest") | (weights <= 0)
+    means = np.divide(sums, weights, out=np.zeros_like(sums), where=~is_taken)
     rounded = means if values.dtype == np.float32 else means.round()
-    return np.where(is_missing, missing, rounded).astype(values.dtype)
+    return np.where(is_taken, resize(values, size, "nearest"), rounded).astype(values.dtype)
 
 
 def scale_window(window: Window, scale: int) -> Window:
