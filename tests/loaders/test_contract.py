@@ -528,18 +528,31 @@ def test_set_epoch_chooses_the_epoch_and_keeps_a_resumed_place(
         assert record(next(loader.batches()), loader) == reference[0]
 
 
-def settled_footprint(expected: tuple[int, int, int] | None = None) -> tuple[int, int, int]:
-    """Return threads, open files and child processes, once they are `expected` or equal five times; 5 s at most.
+def count_resources() -> tuple[int, int, int]:
+    """Return threads, open files and child processes."""
+    me = psutil.Process()
+    return threading.active_count(), me.num_fds(), len(me.children(recursive=True))
+
+
+def settled_resources() -> tuple[int, int, int]:
+    """Return count_resources() once it is the same five times; after 5 s as it is.
 
     A reader thread may have a file open, and the feeder threads of a queue end a moment after it.
     """
-    me, deadline, seen = psutil.Process(), time.monotonic() + 5, [(0, 0, 0)]
-    while time.monotonic() < deadline:
-        seen.append((threading.active_count(), me.num_fds(), len(me.children(recursive=True))))
-        if seen[-1] == expected or (expected is None and len(seen) > 5 and len(set(seen[-5:])) == 1):
-            break
+    gc.collect()  # objects that other tests left in cycles
+    deadline, seen = time.monotonic() + 5, [count_resources()]
+    while time.monotonic() < deadline and (len(seen) < 5 or len(set(seen[-5:])) > 1):
         time.sleep(0.05)
+        seen.append(count_resources())
     return seen[-1]
+
+
+def assert_no_more_than(before: tuple[int, int, int]) -> None:
+    """Check, within 5 s, that threads, open files and child processes have not become more."""
+    deadline = time.monotonic() + 5
+    while np.greater(now := count_resources(), before).any() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not np.greater(now, before).any(), (now, before)
 
 
 def test_leaving_epochs_early_leaks_nothing(photos: Path, engine: dict[str, Any]) -> None:
@@ -548,8 +561,8 @@ def test_leaving_epochs_early_leaks_nothing(photos: Path, engine: dict[str, Any]
             for _ in itertools.islice(loader, 3):
                 pass
             if round_ == 7:
-                before = settled_footprint()
-        assert settled_footprint(before) == before
+                before = settled_resources()
+        assert_no_more_than(before)
 
 
 def test_opening_and_closing_leaks_nothing(photos: Path, engine: dict[str, Any]) -> None:
@@ -560,11 +573,10 @@ def test_opening_and_closing_leaks_nothing(photos: Path, engine: dict[str, Any])
         loader.close()
 
     open_and_close()  # the fork server and the resource tracker stay
-    gc.collect()  # objects that other tests left in cycles
-    before = settled_footprint()
+    before = settled_resources()
     for _ in range(4):
         open_and_close()
-    assert settled_footprint(before) == before
+    assert_no_more_than(before)
 
 
 def test_kept_batches_and_views_are_never_overwritten(
