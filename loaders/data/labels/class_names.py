@@ -64,7 +64,8 @@ def warn_of_classes(
     about = f"{name}: " if name else ""
     names = [os.fsdecode(each) for each in classes if not each.isdigit()]
     marks = [each for each in names if may_be_missing(each)]
-    if marks and len([each for each in names if not any(map(str.isalnum, each))]) > 1:
+    has_symbols = marks and len([each for each in names if not any(map(str.isalnum, each))]) > 1
+    if has_symbols or len([each for each in names if len(each) == 1]) > _FEW:  # the characters of a text
         marks = [each for each in marks if each in _MISSING or not each.isprintable()]  # "-" and "?" are symbols
     for mark in marks:
         number = list(classes).index(os.fsencode(mark))

@@ -11,6 +11,7 @@ import numpy as np
 
 from penstock.loaders.data.labels.stored_labels import ALONE, Labels
 from penstock.loaders.data.samples.columns import OTHER, StoredValues
+from penstock.loaders.data.samples.saved_texts import read_texts
 from penstock.pipelines.errors import printable
 from penstock.pipelines.messages.checked import shown
 from penstock.pipelines.messages.user_warnings import warn_user
@@ -45,15 +46,27 @@ def hash_paths(chunks: Iterable[list[bytes]], hashes: array[int]) -> Iterator[li
 
 
 def find_conflicts(path_hashes: array[int], labels: Labels, path_of: Callable[[int], bytes]) -> Conflicts:
-    """Return the images of rows with equal paths and different labels. path_of: returns the path of a row."""
-    hashes = np.frombuffer(path_hashes, np.int64)
+    """Return the images of rows with equal paths and different labels. path_of: returns the path of a row.
+
+    Rows with different texts are different samples, such as questions about one image. Numbers and vectors may differ
+    if at least half of the images are in several rows, as if several people rated them.
+    """
     columns = {name: column for name, column in labels.items() if not name.startswith(OTHER)}
+    if not columns:
+        return Conflicts()
+    hashes = np.frombuffer(path_hashes, np.int64)
+    if len(columns) < len(labels):
+        keys = map(hash, zip(path_hashes, read_texts(labels), strict=True))
+        hashes = np.fromiter(keys, np.int64, len(path_hashes))
     order = np.argsort(hashes, kind="stable")
-    same = np.flatnonzero(hashes[order[:-1]] == hashes[order[1:]])
+    is_same = hashes[order[:-1]] == hashes[order[1:]]
+    same = np.flatnonzero(is_same)
     before, after = order[same], order[same + 1]  # rows of one path that follow each other
+    num_images, num_repeated = len(order) - len(same), np.count_nonzero(np.diff(is_same, prepend=False) & is_same)
     differ = np.zeros(len(before), bool)
     for column in columns.values():
-        differ |= np.any(column.values[before] != column.values[after], axis=tuple(range(1, column.values.ndim)))
+        if column.values.dtype.kind != "f" or 2 * num_repeated < num_images:
+            differ |= np.any(column.values[before] != column.values[after], axis=tuple(range(1, column.values.ndim)))
     if not differ.any():
         return Conflicts()
     before, after = before[differ], after[differ]
@@ -74,4 +87,5 @@ def _value_of(column: StoredValues, row: int) -> Any:
         return names[int(value)]
     if column.values.dtype == np.uint8:
         return [names[number] for number in np.flatnonzero(value).tolist()]
-    return value.tolist()
+    found = [float(f"{number:.7g}") for number in np.ravel(value)]  # the digits of float32
+    return found if np.ndim(value) else found[0]

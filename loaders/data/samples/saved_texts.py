@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator, Mapping
+
 import numpy as np
 import numpy.typing as npt
 
@@ -45,3 +48,9 @@ def columns_of_texts(kind: str, texts: Ragged) -> dict[str, StoredValues]:
     """Return the columns in which the bytes of texts are stored; `kind` is that of the field."""
     ends = np.concatenate(([0], np.cumsum(texts.lengths)))
     return {TEXT: StoredValues(texts.parts[0], (kind.encode(),)), _ENDS: StoredValues(ends)}
+
+
+def read_texts(columns: Mapping[str, StoredValues]) -> Iterator[bytes]:
+    """Yield the bytes of the text of each row, from columns that columns_of_texts made."""
+    data, ends = columns[TEXT].values.data, columns[_ENDS].values.data
+    return (bytes(data[first:last]) for first, last in itertools.pairwise(ends))

@@ -110,6 +110,7 @@ def test_a_text_for_a_missing_label_is_missing_among_numbers(tmp_path: Path) -> 
         ["none", "mild", "severe"],
         ["+", "-"],
         [".", "-", "?", "a", "b"],  # characters
+        ["-", *"ABCDEFGHIJKLMNOPQRSTUVWXYZ"],  # of licence plates
         ["nan bread", "Nancy", "A-"],
         ["no", "yes"],
         ["\U0001f600", "\U0001f621"],

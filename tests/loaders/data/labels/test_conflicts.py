@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from odd_images import encoded
 from PIL import Image
@@ -35,21 +34,21 @@ def write(container: str, tmp: Path, names: list[str], labels: list[Any]) -> Any
 
 @pytest.mark.parametrize("container", LISTS)
 @pytest.mark.parametrize(
-    ("labels", "both"),
+    ("labels", "both"),  # of three images
     [
         (["cat", "dog", "cat"], "as 'cat' and as 'dog'"),
         ([0, 1, 0], "as '0' and as '1'"),
-        ([0.5, 1.5, 0.5], "as 0.5 and as 1.5"),
+        ([4.56, 1.5, 0.5], "as 4.56 and as 1.5"),
         ([["sea"], ["sea", "sky"], ["sea"]], r"as \['sea'\] and as \['sea', 'sky'\]"),
         ([[1, 2], [1, 3], [1, 2]], r"as \[1.0, 2.0\] and as \[1.0, 3.0\]"),
     ],
 )
 def test_different_labels_of_one_file_are_named(tmp_path: Path, container: str, labels: list[Any], both: str) -> None:
-    data = write(container, tmp_path, ["x/0.png", "x/0.png", "1.png"], labels)
+    data = write(container, tmp_path, ["x/0.png", "x/0.png", "1.png", "2.png"], [*labels, labels[0]])
     for _ in range(2):  # also from a saved index
         with pytest.warns(UserWarning, match=rf"^1 image is {TEXT}'.*0.png' {both}: correct the rows if"):
             source = open_source(data)
-    assert len(source) == 3  # each row is a sample
+    assert len(source) == 4  # each row is a sample
 
 
 @pytest.mark.parametrize("container", LISTS)
@@ -58,6 +57,35 @@ def test_repeated_files_with_equal_labels_give_no_warning(tmp_path: Path, contai
         folder = tmp_path / str(labels[0])
         folder.mkdir()
         assert warned(lambda: open_source(write(container, folder, ["0.png", "0.png", "1.png"], labels))) == []  # noqa: B023
+
+
+@pytest.mark.parametrize("container", LISTS)
+def test_numbers_of_several_raters_give_no_warning(tmp_path: Path, container: str) -> None:
+    names = [f"{number % 4}.png" for number in range(6)] + ["4.png"]  # two of five images have two rows
+    for place, (labels, count) in enumerate((([0.5, 1.5] * 3, 1), ([[0.5, 1], [1, 1]] * 3, 1))):
+        (tmp_path / str(place)).mkdir()
+        of_most = write(container, tmp_path / str(place), names[:6], [*labels[:5], labels[0]])
+        assert warned(lambda: open_source(of_most)) == []  # noqa: B023
+        of_few = write(container, tmp_path / str(place), names, [*labels[:4], labels[0], labels[0], labels[0]])
+        options: dict[str, Any] = {} if container in ("list", "frame") else {"rescan": True}
+        found = warned(lambda: open_source(of_few, **options))  # noqa: B023
+        assert [text.split()[0] for text in found] == [str(count)]
+
+
+def test_several_questions_about_an_image_give_no_warning(tmp_path: Path) -> None:
+    write("csv", tmp_path, ["0.png", "1.png"], ["a", "b"])
+    rows = [
+        ("0", "how many?", "two"),
+        ("0", "what colour?", "red"),
+        ("1", "how many?", "two"),
+        ("0", "how many?", "two"),
+    ]
+    for more, count in (((), 0), ((("0", "how many?", "one"),), 1)):
+        lines = [f"{tmp_path}/data/{name}.png,{text},{label}\n" for name, text, label in (*rows, *more)]
+        (tmp_path / "t.csv").write_text("path,question,answer\n" + "".join(lines))
+        found = warned(lambda: open_source(tmp_path / "t.csv", text="question", label="answer", rescan=True))
+        assert len(found) == count
+        assert all(text.startswith(f"1 image is {TEXT}") and "as 'two' and as 'one'" in text for text in found)
 
 
 def test_other_ways_to_write_a_path_are_the_same_file(tmp_path: Path) -> None:
@@ -71,9 +99,9 @@ def test_other_ways_to_write_a_path_are_the_same_file(tmp_path: Path) -> None:
 def test_named_labels_and_texts(tmp_path: Path) -> None:
     write("csv", tmp_path, ["0.png", "1.png"], ["a", "b"])
     paths = [f"{tmp_path}/data/{name}.png" for name in "001"]
-    labels = [{"kind": "a", "price": 0.5}, {"kind": "a", "price": 1.5}, {"kind": "b", "price": 0.5}]
+    labels = [{"kind": "a", "price": 0.5}, {"kind": "b", "price": 1.5}, {"kind": "b", "price": 0.5}]
     (text,) = warned(lambda: open_source(list(zip(paths, labels, strict=True))))
-    assert "as {'kind': 'a', 'price': 0.5} and as {'kind': 'a', 'price': 1.5}" in text
+    assert "as {'kind': 'a', 'price': 0.5} and as {'kind': 'b', 'price': 1.5}" in text
     (tmp_path / "t.csv").write_text("path,text,label\n" + "".join(f"{p},text {n},a\n" for n, p in enumerate(paths)))
     assert warned(lambda: open_source(tmp_path / "t.csv", text="text")) == []  # several captions per image
     (tmp_path / "t.csv").write_text("path,text\n" + "".join(f"{p},text {n}\n" for n, p in enumerate(paths)))
@@ -81,13 +109,15 @@ def test_named_labels_and_texts(tmp_path: Path) -> None:
 
 
 def test_new_labels_of_a_list_are_compared_too(tmp_path: Path) -> None:
-    write("csv", tmp_path, ["0.png", "1.png"], ["a", "b"])
-    paths = [f"{tmp_path}/data/{name}.png" for name in "0110"]
-    for labels in ([0, 1, 1, 2], ["a", "b", "b", "c"], np.array([0.5, 1, 1, 2]), {"a": [0, 1, 1, 2]}):
-        assert warned(lambda: with_labels(paths, labels))[0].startswith(f"1 image is {TEXT}")  # noqa: B023
-        equal = {"a": [0, 1, 1, 0]} if isinstance(labels, dict) else [*labels[:3], labels[0]]
-        assert warned(lambda: with_labels(paths, equal)) == []  # noqa: B023
-    assert warned(lambda: with_labels(tmp_path / "data", ["a", "b"])) == []
+    write("csv", tmp_path, [f"{number}.png" for number in range(5)], list("abcde"))
+    paths = [f"{tmp_path}/data/{name}.png" for name in "0110234"]
+    for one, other in ((0, 1), ("a", "b"), (0.5, 1.5), (["a"], ["b"])):
+        for form in (lambda labels: labels, lambda labels: {"a": labels}):
+            labels = [one, other, other, other, one, one, one]
+            assert warned(lambda: with_labels(paths, form(labels)))[0].startswith(f"1 image is {TEXT}")  # noqa: B023
+            labels[3] = one
+            assert warned(lambda: with_labels(paths, form(labels))) == []  # noqa: B023
+    assert warned(lambda: with_labels(tmp_path / "data", list("abcde"))) == []
 
 
 def test_random_lists_give_the_count_of_a_reference(tmp_path: Path) -> None:
