@@ -254,7 +254,7 @@ def _digest_tensor(value: torch.Tensor) -> str:
     is_constant = value.device.type == "cpu" and not value.requires_grad and value.layout == torch.strided
     if not is_constant or value.nbytes > _MAX_BYTES:
         return ""
-    return _digest_bytes(value.contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return _digest_bytes(value.resolve_conj().resolve_neg().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
 
 
 def _digest_bytes(data: bytes) -> str:

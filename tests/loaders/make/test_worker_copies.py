@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import functools
 import io
+import logging
+import os
 import pickle
+import sys
 import threading
 import time
+import types
 import zlib
 from collections.abc import Callable
 from multiprocessing.reduction import ForkingPickler
@@ -146,6 +150,88 @@ def in_closure() -> Callable[[Any], Any]:
     return keep
 
 
+def in_global_of_inner_code(given: Any) -> Any:
+    return [IN_GLOBAL(each) for each in (given,)][0]  # noqa: RUF015
+
+
+class ByMethod:
+    def __call__(self, given: Any) -> Any:
+        return self.serve(given)
+
+    def serve(self, given: Any) -> Any:
+        return in_global(given)
+
+    @staticmethod
+    def alone(given: Any) -> Any:
+        return in_global(given)
+
+
+class Inheriting(ByMethod):
+    """Has the methods of its base."""
+
+
+class InheritingDict(InDictOfClass):
+    """Has the dict of its base."""
+
+
+class InAttributeOfClass(Keeping):
+    kept_value = 0
+
+    def keep(self, value: int) -> None:
+        InAttributeOfClass.kept_value = value
+
+    def kept(self) -> Any:
+        return np.full(4, self.kept_value)
+
+
+class PickledWithout(InArray):
+    def __getstate__(self) -> dict[str, Any]:
+        return {}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__()  # type: ignore[misc]
+
+
+class NotPickled(InArray):
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise RuntimeError
+
+
+class AfterCache(InArray):
+    def __init__(self) -> None:
+        self.a_cached = functools.lru_cache(lambda value: value)
+        super().__init__()
+
+
+class AfterSparse(InArray):
+    def __init__(self) -> None:
+        self.a_table = torch.eye(3).to_sparse()
+        self.b_table = torch.ones(2, dtype=torch.complex64).conj()
+        super().__init__()
+
+
+class NotCompared(InArray):
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> bool:
+        raise RuntimeError
+
+
+OF_ANOTHER_MODULE = types.ModuleType("module_of_user")
+OF_ANOTHER_MODULE.__dict__.update(np=np, kept=np.zeros(4, np.int64), number_of=number_of, pause=pause)
+exec("def serve(given):\n    kept[:] = number_of(given)\n    pause()\n    return kept", vars(OF_ANOTHER_MODULE))
+
+
+@pytest.fixture(autouse=True)
+def _another_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    OF_ANOTHER_MODULE.__file__ = "/module_of_user.py"
+    monkeypatch.setitem(sys.modules, OF_ANOTHER_MODULE.__name__, OF_ANOTHER_MODULE)
+
+
+def by_module(given: Any) -> Any:
+    return OF_ANOTHER_MODULE.serve(given)
+
+
 class Chain:
     def __init__(self, *steps: Any) -> None:
         self.steps = steps
@@ -166,6 +252,19 @@ KINDS: dict[str, Callable[[], Any]] = {
     "global object": lambda: in_global_object,
     "global object of another function": lambda: by_another_function,
     "global object of a method": OfGlobalObject,
+    "global object of a comprehension": lambda: in_global_of_inner_code,
+    "global array of a helper method": ByMethod,
+    "global array of a method": lambda: ByMethod().serve,
+    "global array of a static method": lambda: Chain(ByMethod().alone, ByMethod()),
+    "global array of an inherited method": Inheriting,
+    "global array of another module": lambda: by_module,
+    "dict of the base": InheritingDict,
+    "number of the class": InAttributeOfClass,
+    "left out of the pickle": PickledWithout,
+    "cannot be pickled": NotPickled,
+    "after a function with a cache": AfterCache,
+    "after unusual tensors": AfterSparse,
+    "cannot be compared": NotCompared,
     "closure": in_closure,
     "nested": lambda: Chain(len, InArray()),
     "partial": lambda: functools.partial(in_closure()),
@@ -222,6 +321,19 @@ def test_functions_that_calls_do_not_change_are_shared_and_large_arrays_are_not_
         return [len(text), 1]
 
     part = Part((6, 6, 3))
+
+    class WithTools(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm, self.lock, self.log = torch.nn.BatchNorm2d(3).eval(), threading.Lock(), logging.getLogger("a")
+            self.cached, self.counter = functools.lru_cache(lambda value: value), torch.multiprocessing.Value("i", 3)
+
+        def forward(self, image: Any) -> Any:
+            with self.lock, torch.no_grad(), open(os.devnull) as self_file:
+                self.log.debug(self_file.name)
+                return self.norm(torch.tensor(image).movedim(-1, 0)[None] * self.cached(image.shape)[2] / 255.0)[0]
+
+    assert OwnTransform(WithTools(), part)._copies.sharing is Sharing.SHARED
     assert OwnTransform(Pure(), part)._copies.sharing is Sharing.SHARED
     assert OwnTransform(lambda image: image, part)._copies.sharing is Sharing.SHARED
     assert OwnTokenizer(pure)._copies.sharing is Sharing.SHARED
