@@ -14,7 +14,7 @@ import torch
 
 from penstock.loaders.make.layout import Part
 from penstock.loaders.make.own.own_function import measure_lock, needs_script
-from penstock.loaders.make.own.worker_copies import Sharing, WorkerCopies, copied_if_changed
+from penstock.loaders.make.own.worker_copies import Sharing, WorkerCopies, copied_if_changed, copy_function
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.function_names import find_parts, name_function
 from penstock.pipelines.messages.checked import shown
@@ -70,15 +70,29 @@ class OwnTokenizer:
         found = together if self._takes_list else alone
         assert not isinstance(found, ValueError)
         self.parts = {name: Part(tokens.shape[1:], "<i8") for name, tokens in found.items()}
-        if not _are_equal(found, self._call(with_new_word)):
-            warn_user(
-                "tokenize returns different results for the same text, so the stream cannot be reproduced: pass a "
-                "tokenizer that does not draw"
-            )
+        is_repeated = _are_equal(found, self._call(with_new_word))
         after = find_parts(function)
         self.name = name_function(function, [name for name in after if before.get(name) != after[name]])
         # Tokenizers in Python hold the interpreter lock anyway, and may be large.
         self._copies = copied_if_changed(self.function, self._try_other, may_copy=False)
+        if not is_repeated or self._depends_on_order():
+            warn_user(
+                "tokenize returns different results for the same text, at once or after other texts, so the stream "
+                "cannot be reproduced: pass a tokenizer that does not draw, and whose vocabulary is complete"
+            )
+
+    def _depends_on_order(self) -> bool:
+        """Return whether texts get other tokens after other texts, as with a vocabulary that grows by new words."""
+        copied = self.function if self._copies.sharing is Sharing.SHARED else copy_function(self.function)
+        if copied is self.function:
+            return False
+        one, other = uuid.uuid4().hex, uuid.uuid4().hex
+        try:
+            found = self._call_with(self.function, [one]), self._call_with(self.function, [other])
+            reverse = self._call_with(copied, [other]), self._call_with(copied, [one])
+        except Exception:  # errors are reported for the texts that cause them
+            return False
+        return not (_are_equal(found[0], reverse[1]) and _are_equal(found[1], reverse[0]))
 
     def _try_other(self, function: Any, number: int) -> Tokens:
         """Call a function for other texts than in the trial."""

@@ -103,10 +103,11 @@ class OwnTransform:
         self.part = Part(first.shape, first.dtype.str)
         after = find_parts(function)  # parts that a call changes, such as counters, are not parameters
         self.name = name_function(function, [name for name in after if before.get(name) != after[name]])
-        is_repeated = first.shape != second.shape or first.tobytes() == second.tobytes()
+        is_repeated = _repeats(first, second)
         if self._by_name is None:
             with own_draws():
                 self._copies = copied_if_changed(function, self._try_other, may_copy=is_repeated)
+                is_repeated = is_repeated and _repeats(first, self._try_seeded(words))  # after another image
         if not is_repeated:
             warn_user(
                 "transform returns different results for the same image and random state, so the stream cannot be "
@@ -122,9 +123,11 @@ class OwnTransform:
         self, shape: tuple[int, ...], first: npt.NDArray[np.generic], words: npt.NDArray[np.uint64]
     ) -> None:
         """Raise ValueError if the result for an image of another shape is not like the first one."""
-        self._trial_image = np.ascontiguousarray(self._trial_image.reshape(shape))
+        image, fields = self._trial_image, self._trial_fields
+        self._trial_image = np.ascontiguousarray(image.reshape(shape))
         self._trial_fields = None if self.fields is None else self.fields.example(shape[0], shape[1])
         other = self._try_seeded(words)
+        self._trial_image, self._trial_fields = image, fields
         if other.shape != first.shape or other.dtype != first.dtype:
             raise ValueError(
                 f"crop='none' needs a transform that makes one size of all images, but it returns "
@@ -172,11 +175,12 @@ class OwnTransform:
             raise ValueError(f"transform raised {describe_exception(error)} for {kind} of {given}{fix}") from error
 
     def _try_other(self, function: Callable[..., Any], number: int) -> object:
-        """Call a function for other draws than in the trial, and another image."""
+        """Call a function for other draws than in the trial, and an image of another mean, mirrored."""
         words = np.arange(WORDS, dtype=np.uint64) + np.uint64(number + 1)
         if self.uses_global_state:
             seed_generators(words)
-        return self._call_with(function, self._trial_image[:: 1 - 2 * number, ::-1].copy(), words)
+        darker = self._trial_image[:: 1 - 2 * number, ::-1] // (number + 2)
+        return self._call_with(function, darker.astype(self._trial_image.dtype), words)
 
     def __call__(
         self, image: Pixels, words: npt.NDArray[np.uint64], fields: RowFields | None = None
@@ -337,6 +341,11 @@ def _as_array(result: object) -> npt.NDArray[np.generic]:
     if not isinstance(result, np.ndarray) or result.dtype.kind not in "biuf" or not result.size:
         raise WrongResultError(f"transform must return one tensor or array of numbers, got {_kind(result)}")
     return result
+
+
+def _repeats(first: npt.NDArray[np.generic], second: npt.NDArray[np.generic]) -> bool:
+    """Return whether two results are equal; another shape is reported elsewhere."""
+    return first.shape != second.shape or first.tobytes() == second.tobytes()
 
 
 def _kind(result: object) -> str:

@@ -55,7 +55,8 @@ class WorkerCopies:
             return call(self.function)
         if not hasattr(self._of_thread, "function"):
             with _turn.lock:
-                self._of_thread.function = self.function if self.sharing is Sharing.ALONE else _copy(self.function)
+                is_alone = self.sharing is Sharing.ALONE
+                self._of_thread.function = self.function if is_alone else copy_function(self.function)
         function = self._of_thread.function
         if function is not self.function:
             return call(function)
@@ -65,18 +66,19 @@ class WorkerCopies:
 
 def always_copied(function: Any) -> WorkerCopies:
     """Return a function whose calls change it; it is ALONE if it cannot be copied."""
-    return WorkerCopies(function, Sharing.ALONE if _copy(function) is function else Sharing.COPIED)
+    return WorkerCopies(function, Sharing.ALONE if copy_function(function) is function else Sharing.COPIED)
 
 
 def copied_if_changed(function: Any, call: Callable[[Any, int], object], *, may_copy: bool = True) -> WorkerCopies:
     """Return a function for several workers: COPIED or ALONE if calls change it.
 
-    call: calls a function with values that differ for each number, and from those of earlier calls.
+    call: calls a function with values that differ for each number, and from those of earlier calls, also in their mean
+        and their order.
     """
     state, changed = _call(function, call, 0, read_state(function))
     if not changed and not state.sets_attributes:
         return WorkerCopies(function, Sharing.SHARED)
-    copied = _copy(function) if may_copy else function
+    copied = copy_function(function) if may_copy else function
     is_apart = copied is not function and not _call(copied, call, 1, state, of=function)[1]
     return WorkerCopies(function, Sharing.COPIED if is_apart else Sharing.ALONE)
 
@@ -91,7 +93,7 @@ def _call(
     return state, state.digest != before.digest
 
 
-def _copy(function: Any) -> Any:
+def copy_function(function: Any) -> Any:
     """Return a copy, which shares large arrays with the function; the function itself if it cannot be copied."""
     try:
         return copy.deepcopy(function, {id(each): each for each in read_state(function).large})
@@ -102,4 +104,4 @@ def _copy(function: Any) -> Any:
 def _restore(function: Any, sharing: Sharing) -> WorkerCopies:
     """Return a function that another process has sent, with its own tensors if calls change it."""
     is_shared = sharing is not Sharing.SHARED and read_state(function).has_tensors
-    return WorkerCopies(_copy(function) if is_shared else function, sharing)
+    return WorkerCopies(copy_function(function) if is_shared else function, sharing)

@@ -34,7 +34,7 @@ KEPT = np.zeros(4, np.int64)
 
 def number_of(given: Any) -> int:
     """Return a number for an image or a text."""
-    return int(given[0, 0, 0]) if isinstance(given, np.ndarray) else zlib.crc32(given.encode())
+    return int(given.mean()) if isinstance(given, np.ndarray) else zlib.crc32(given.encode())
 
 
 def pause() -> None:
@@ -295,6 +295,41 @@ class Augmenting:
         self.angle = rng.integers(1 << 40)
         pause()
         return np.full(4, self.angle * self.table[0])
+
+
+class RunningMean:
+    """Depends on the images before."""
+
+    def __init__(self) -> None:
+        self.mean: float | None = None
+
+    def __call__(self, image: Any) -> Any:
+        new = float(image.mean())
+        self.mean = new if self.mean is None else 0.9 * self.mean + 0.1 * new
+        return np.full(4, self.mean)
+
+
+class GrowingVocabulary:
+    """Numbers words as they come."""
+
+    def __init__(self) -> None:
+        self.words: dict[str, int] = {}
+
+    def __call__(self, text: str) -> list[int]:
+        return [self.words.setdefault(word, len(self.words)) for word in text.split()][:1]
+
+
+class WordCache(GrowingVocabulary):
+    def __call__(self, text: str) -> list[int]:
+        return [self.words.setdefault(word, zlib.crc32(word.encode())) for word in text.split()][:1]
+
+
+def test_functions_of_earlier_samples_are_named() -> None:
+    with pytest.warns(UserWarning, match="different results for the same image and random state"):
+        OwnTransform(RunningMean(), Part((6, 6, 3)))
+    with pytest.warns(UserWarning, match="different results for the same text, at once or after other texts"):
+        OwnTokenizer(GrowingVocabulary())
+    OwnTokenizer(WordCache())
 
 
 def test_kept_draws_are_those_of_the_sample() -> None:
