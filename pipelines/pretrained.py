@@ -60,7 +60,7 @@ def for_timm(model: Any, **settings: Unpack[PipelineSettings]) -> Pipelines:
         "std": _per_channel(config.get("std") or IMAGENET_STD, size[0]),
         "interpolation": filter_name,
     }
-    train = imagenet_train(tuple(size[1:]), **{**common, **settings})
+    train = _make_training(tuple(size[1:]), common, settings)
     share = config.get("test_crop_pct") or config.get("crop_pct") or _CROP_PCT
     mode = config.get("crop_mode") or "center"
     if config.get("crop_border_pixels"):
@@ -80,6 +80,14 @@ def for_timm(model: Any, **settings: Unpack[PipelineSettings]) -> Pipelines:
     else:
         raise ValueError(f"crop_mode must be center, squash or border, got {shown(mode)}: {_OWN}")
     return Pipelines(train, evaluation)
+
+
+def _make_training(size: tuple[int, int], of_model: Mapping[str, Any], settings: Mapping[str, Any]) -> ImagePipeline:
+    if "size" in settings:
+        raise ValueError(
+            "size is the model's: for another, change it in the model's settings, and pass these as a dict"
+        )
+    return imagenet_train(size, **{**of_model, **settings})
 
 
 def _timm_config(model: Any) -> Mapping[str, Any]:
@@ -141,7 +149,7 @@ def for_hugging_face(processor: Any, **settings: Unpack[PipelineSettings]) -> Pi
         "interpolation": _checked_filter(_PILLOW_FILTERS.get(getattr(code, "value", code), code)),
     }
     size, crop = _processor_crop(name, kind, config)
-    train = imagenet_train(size, **{**common, **settings})
+    train = _make_training(size, common, settings)
     return Pipelines(train, train.evaluation(**crop, **_of_evaluation(train, common["interpolation"])))
 
 

@@ -117,6 +117,12 @@ def test_every_form_of_a_timm_model_is_accepted(monkeypatch: pytest.MonkeyPatch)
     model = SimpleNamespace(pretrained_cfg=dataclasses.asdict(config))
     for form in (config, dataclasses.asdict(config), model, "known"):
         assert for_timm(form, mixup=0.2) == wanted
+    for function, config in (
+        (for_timm, {"input_size": (3, 64, 64)}),
+        (for_hugging_face, {"image_processor_type": "ViT"}),
+    ):
+        with pytest.raises(ValueError, match=r"^size is the model's: for another, change it"):
+            function({"size": 8, "image_mean": MEAN, "image_std": STD, "resample": 2, **config}, size=256)
     with pytest.raises(ValueError, match="no pretrained settings of a model named 'unknown'"):
         for_timm("unknown")
     monkeypatch.setitem(sys.modules, "timm.models", None)

@@ -15,8 +15,10 @@ from penstock.pipelines.errors import count_text, printable
 from penstock.pipelines.messages.checked import shown
 from penstock.pipelines.messages.user_warnings import warn_user
 
-# The texts that pandas.read_csv reads as missing; "none" in lower case is a class, such as a grade.
-_MISSING = frozenset(("NA", "N/A", "n/a", "NULL", "null", "NaN", "nan", "-NaN", "-nan", "None", "<NA>", "NaT", "#N/A"))
+# The texts that pandas.read_csv reads as missing, and "na"; "none" in lower case is a class, such as a grade.
+_MISSING = frozenset(
+    ("NA", "na", "N/A", "n/a", "NULL", "null", "NaN", "nan", "-NaN", "-nan", "None", "<NA>", "NaT", "#N/A")
+)
 _MISSING |= {"#NA", "#N/A N/A", "1.#IND", "-1.#IND", "1.#QNAN", "-1.#QNAN"}
 _BLANK = re.compile(r"[-?.*_#'\"\s\u00ad\u2010-\u2015\u200b-\u200f\u2060\ufeff]+")
 _FEW = 16  # so few samples may each have a different class
