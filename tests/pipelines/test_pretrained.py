@@ -122,7 +122,10 @@ def test_every_form_of_a_timm_model_is_accepted(monkeypatch: pytest.MonkeyPatch)
         (for_hugging_face, {"image_processor_type": "ViT"}),
     ):
         with pytest.raises(ValueError, match=r"^size is the model's: for another, change it"):
-            function({"size": 8, "image_mean": MEAN, "image_std": STD, "resample": 2, **config}, size=256)
+            function(
+                {"size": {"height": 8, "width": 8}, "image_mean": MEAN, "image_std": STD, "resample": 2, **config},
+                size=256,
+            )
     with pytest.raises(ValueError, match="no pretrained settings of a model named 'unknown'"):
         for_timm("unknown")
     monkeypatch.setitem(sys.modules, "timm.models", None)
