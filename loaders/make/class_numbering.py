@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import weakref
 from collections.abc import Mapping
 from typing import NamedTuple
 
 from penstock.loaders.data.sources.contract import Source, field_kinds_of
+from penstock.loaders.make.train_and_evaluation import TrainAndEvaluation
 from penstock.pipelines.fields.field_kinds import of_kind
 from penstock.pipelines.messages.checked import shown
 from penstock.pipelines.messages.user_warnings import warn_user
@@ -31,14 +31,14 @@ class ClassNumbering(NamedTuple):
     classes: Mapping[str, Numbered]
     trains: bool
 
-    def is_part_of(self, other: ClassNumbering) -> bool:
+    def is_related(self, other: ClassNumbering) -> bool:
         """Return whether `other` has at least half of the classes of each label; otherwise it is for other data."""
         if self.classes.keys() != other.classes.keys():
             return False
         pairs = ((own.names, other.classes[label].names) for label, own in self.classes.items())
         return all(names == known or 2 * len(set(names) & set(known)) >= len(names) for names, known in pairs)
 
-    def find_moved(self, other: ClassNumbering) -> tuple[str, bytes, int, int] | None:
+    def differences(self, other: ClassNumbering) -> tuple[str, bytes, int, int] | None:
         """Return the first class with another number in `other`: label, name, and both numbers; None if all agree."""
         for label, own in self.classes.items():
             if own == other.classes[label]:
@@ -50,8 +50,7 @@ class ClassNumbering(NamedTuple):
         return None
 
 
-_open: weakref.WeakKeyDictionary[object, ClassNumbering] = weakref.WeakKeyDictionary()
-_has_warned = False
+_loaders = TrainAndEvaluation[ClassNumbering]()
 
 
 def note_classes(loader: object, source: Source, num_views: int, *, trains: bool) -> None:
@@ -61,31 +60,25 @@ def note_classes(loader: object, source: Source, num_views: int, *, trains: bool
     others are for other data. It needs to agree with one of them. Loaders that train on several views are not compared:
     they need no labels.
     """
-    global _has_warned
     if trains and num_views > 1:
         return
     of_labels = getattr(source, "label_classes", {}) or {"": tuple(source.classes)}
     classes = {label: Numbered(names) for label, names in of_labels.items()}
     boxes = of_kind(field_kinds_of(source), "boxes").items()
     classes |= {name: Numbered(kind.classes, kind.first_class) for name, kind in boxes if kind.classes}
-    new = _open[loader] = ClassNumbering(classes, trains)
-    every = list(_open.values())
-    for evaluation in [new] if not trains else [one for one in every if not one.trains]:
-        related = [one for one in every if one.trains and evaluation.is_part_of(one)]
-        moved = [evaluation.find_moved(training) for training in related]
-        if _has_warned or not moved or moved[-1] is None or None in moved:
-            continue
-        _has_warned = True  # first: the warning may be an error
-        label, name, ours, theirs = moved[-1]
-        why, fix = (
-            "their data has different classes",
-            "pass the training loader's classes to the evaluation as classes=",
-        )
-        if evaluation.classes[label].first != related[-1].classes[label].first:
-            why, fix = "first_class differs", "give both the same first_class="
-        elif label in field_kinds_of(source):
-            fix = "give both the same names=, or the same categories in their COCO files"
-        warn_user(
-            f"{f'{label}: ' * bool(label)}class {shown(os.fsdecode(name))} has number {ours} in the evaluation and "
-            f"{theirs} in the training, because {why}: {fix}"
-        )
+    found = _loaders.add(loader, ClassNumbering(classes, trains))
+    if found is None:
+        return
+    evaluation, training = found
+    moved = evaluation.differences(training)
+    assert moved is not None
+    label, name, ours, theirs = moved
+    why, fix = "their data has different classes", "pass the training loader's classes to the evaluation as classes="
+    if evaluation.classes[label].first != training.classes[label].first:
+        why, fix = "first_class differs", "give both the same first_class="
+    elif label in field_kinds_of(source):
+        fix = "give both the same names=, or the same categories in their COCO files"
+    warn_user(
+        f"{f'{label}: ' * bool(label)}class {shown(os.fsdecode(name))} has number {ours} in the evaluation and "
+        f"{theirs} in the training, because {why}: {fix}"
+    )

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import weakref
 from typing import NamedTuple
 
 from penstock.loaders.data.sources.contract import Source
+from penstock.loaders.make.train_and_evaluation import TrainAndEvaluation
 from penstock.pipelines.messages.user_warnings import warn_user
 from penstock.pipelines.spec import ImagePipeline
 
@@ -25,6 +25,10 @@ class Normalising(NamedTuple):
     classes: tuple[object, ...]
     trains: bool
 
+    def is_related(self, training: Normalising) -> bool:
+        """Return whether the training has the same classes; otherwise it is for other data."""
+        return training.classes == self.classes
+
     def differences(self, other: Normalising) -> dict[str, tuple[object, object]]:
         """Return the settings that differ, with both values; a drawn interpolation agrees with any other."""
         values = {name: (getattr(self.pipeline, name), getattr(other.pipeline, name)) for name in _COMPARED}
@@ -35,8 +39,7 @@ class Normalising(NamedTuple):
         }
 
 
-_open: weakref.WeakKeyDictionary[object, Normalising] = weakref.WeakKeyDictionary()
-_has_warned = False
+_loaders = TrainAndEvaluation[Normalising]()
 
 
 def note_normalising(loader: object, source: Source, views: tuple[ImagePipeline, ...], *, trains: bool) -> None:
@@ -45,19 +48,14 @@ def note_normalising(loader: object, source: Source, views: tuple[ImagePipeline,
     Only existing loaders of the same two or more classes are compared. Loaders that train on several views are not:
     such a pretraining is evaluated by another model.
     """
-    global _has_warned
     classes = tuple(source.classes)
     if len(classes) < 2 or (trains and len(views) > 1):
         return
-    new = _open[loader] = Normalising(views[0], classes, trains)
-    related = [one for one in list(_open.values()) if one.classes == classes]
-    trainings = [one for one in related if one.trains]
-    for evaluation in [new] if not trains else [one for one in related if not one.trains]:
-        found = [evaluation.differences(training) for training in trainings]
-        if _has_warned or not found or not all(found):
-            continue
-        _has_warned = True  # first: the warning may be an error
-        differ = " and ".join(f"{name}={ours} instead of {theirs}" for name, (ours, theirs) in found[-1].items())
+    found = _loaders.add(loader, Normalising(views[0], classes, trains))
+    if found is not None:
+        evaluation, training = found
+        values = evaluation.differences(training).items()
+        differ = " and ".join(f"{name}={ours} instead of {theirs}" for name, (ours, theirs) in values)
         warn_user(
             f"the evaluation has {differ} in the training of the same classes, so the model sees other values: pass "
             "pipeline.evaluation() of the training's pipeline"

@@ -21,8 +21,7 @@ IMAGES_OF_ONE = (IMAGES, np.zeros(12, np.int64))
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(class_numbering, "_has_warned", False)
-    monkeypatch.setattr(class_numbering, "_open", type(class_numbering._open)())
+    monkeypatch.setattr(class_numbering, "_loaders", type(class_numbering._loaders)())
 
 
 def data_of(classes: Sequence[Any]) -> Any:
@@ -52,11 +51,11 @@ def test_a_class_that_moved_is_named_once_in_any_order(monkeypatch: pytest.Monke
         "pass the training loader's classes to the evaluation as classes="
     )
     assert warnings_of((three, TRAIN), (two, EVAL), (three, TRAIN), (two, EVAL)) == [text]
-    monkeypatch.setattr(class_numbering, "_has_warned", False)
+    monkeypatch.setattr(class_numbering._loaders, "has_found", False)
     assert warnings_of((two, EVAL), (three, TRAIN)) == [text]
-    monkeypatch.setattr(class_numbering, "_has_warned", False)
+    monkeypatch.setattr(class_numbering._loaders, "has_found", False)
     assert len(warnings_of((two, TRAIN), (three, EVAL))) == 1  # one more class
-    monkeypatch.setattr(class_numbering, "_has_warned", False)
+    monkeypatch.setattr(class_numbering._loaders, "has_found", False)
     assert len(warnings_of((three, TRAIN), (["dog"], EVAL))) == 1
 
 
@@ -127,8 +126,7 @@ def test_random_classes_give_the_warnings_of_a_reference(monkeypatch: pytest.Mon
     rng = random.Random(0)
     found = []
     for _ in range(60):
-        monkeypatch.setattr(class_numbering, "_has_warned", False)
-        monkeypatch.setattr(class_numbering, "_open", type(class_numbering._open)())
+        monkeypatch.setattr(class_numbering, "_loaders", type(class_numbering._loaders)())
         train, val = (sorted(rng.sample("abcdef", rng.randrange(1, 7))) for _ in range(2))
         shared = set(train) & set(val)
         is_moved = 2 * len(shared) >= len(val) and any(train.index(name) != val.index(name) for name in shared)

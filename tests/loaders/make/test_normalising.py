@@ -22,8 +22,7 @@ TRAIN, HALF = imagenet_train(8), imagenet_train(8, mean=MEAN)
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(normalising, "_has_warned", False)
-    monkeypatch.setattr(normalising, "_open", type(normalising._open)())
+    monkeypatch.setattr(normalising, "_loaders", type(normalising._loaders)())
 
 
 def count_warnings(*pipelines: Any, **settings: Any) -> int:
@@ -53,7 +52,7 @@ def test_another_normalising_is_named_once_in_any_order(
     evaluation: ImagePipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert count_warnings(HALF, evaluation, HALF, evaluation) == 1
-    monkeypatch.setattr(normalising, "_has_warned", False)
+    monkeypatch.setattr(normalising._loaders, "has_found", False)
     assert count_warnings(evaluation, HALF) == 1
 
 
