@@ -20,7 +20,8 @@ from penstock.loaders.data.arrow.group_cache import GroupCache
 from penstock.loaders.data.arrow.parquet_source import ParquetSource
 from penstock.loaders.data.labels.labelled import serve_labels
 from penstock.loaders.data.remote.fetcher import MAX_REQUEST_BYTES, Range, forgetting
-from penstock.loaders.data.remote.object_store import ObjectStore, RemoteObject, is_url, warn_of_no_version
+from penstock.loaders.data.remote.object_store import ObjectStore, is_url, warn_of_no_version
+from penstock.loaders.data.remote.remote_object import RemoteObject
 from penstock.loaders.data.remote.remote_source import REMOTE_OPTIONS, RemoteOptions, Request, check_reading
 from penstock.loaders.data.remote.whole_files import copy_whole
 from penstock.loaders.data.samples.version import Container

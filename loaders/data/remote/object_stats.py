@@ -8,8 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import MappingProxyType
 
-from penstock.loaders.data.remote.object_store import ObjectStore, RemoteObject, is_url
+from penstock.loaders.data.remote.object_store import ObjectStore, is_url
 from penstock.loaders.data.remote.path_or_url import find_object
+from penstock.loaders.data.remote.remote_object import RemoteObject
 from penstock.loaders.data.samples.file_stats import Show, Stats, is_unchanged, stat_files
 from penstock.loaders.data.samples.samples import Samples
 from penstock.loaders.data.samples.version import MISSING

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 
-from penstock.loaders.data.remote.object_store import ObjectStore, RemoteObject, is_url
+from penstock.loaders.data.remote.object_store import ObjectStore, is_url
+from penstock.loaders.data.remote.remote_object import RemoteObject
 from penstock.loaders.system.file_read import read_error
 from penstock.pipelines.errors import LoaderError, hide_secrets
 

@@ -6,7 +6,7 @@ import re
 from typing import Any
 from urllib.parse import unquote
 
-from penstock.loaders.data.remote.object_store import has_fsspec
+from penstock.loaders.data.remote.fsspec_client import has_fsspec
 from penstock.loaders.data.remote.storage_errors import as_loader_error
 
 _REPOSITORY = re.compile(

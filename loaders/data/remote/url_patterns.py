@@ -6,8 +6,9 @@ import fnmatch
 import re
 
 from penstock.loaders.data.files.path_patterns import expand_braces
-from penstock.loaders.data.remote.object_store import ObjectStore, RemoteObject
+from penstock.loaders.data.remote.object_store import ObjectStore
 from penstock.loaders.data.remote.path_or_url import HTTP
+from penstock.loaders.data.remote.remote_object import RemoteObject
 from penstock.pipelines.errors import LoaderError, printable
 
 _WILDCARD = re.compile(r"[*?\[]")

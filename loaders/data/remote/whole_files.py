@@ -10,7 +10,8 @@ from typing import BinaryIO
 
 from filelock import FileLock
 
-from penstock.loaders.data.remote.object_store import ObjectStore, RemoteObject, is_url, warn_of_no_version
+from penstock.loaders.data.remote.object_store import ObjectStore, is_url, warn_of_no_version
+from penstock.loaders.data.remote.remote_object import RemoteObject
 from penstock.loaders.data.remote.remote_source import RemoteOptions
 from penstock.loaders.system.durable_file import make_private_folder, replace_file, write_all
 from penstock.loaders.system.progress_bar import SHOW_AFTER_S, ProgressBar

@@ -9,7 +9,8 @@ from penstock.loaders.data.files.folder_scan import ClassFolders, Subfolder, is_
 from penstock.loaders.data.files.indexed_source import IndexedSource
 from penstock.loaders.data.files.left_out import HIDDEN, explain_name, is_image_name, warn_of_left_out, warn_of_parts
 from penstock.loaders.data.remote.object_stats import REMOTE_THREADS
-from penstock.loaders.data.remote.object_store import ObjectStore, RemoteObject
+from penstock.loaders.data.remote.object_store import ObjectStore
+from penstock.loaders.data.remote.remote_object import RemoteObject
 from penstock.loaders.data.remote.remote_source import check_reading
 from penstock.loaders.data.samples.samples_writer import ContainerTable
 from penstock.loaders.data.tables.open_tables import serve_list

@@ -30,7 +30,7 @@ from tar_files import write_tar
 
 from penstock.loaders import open_source
 from penstock.loaders.cache_build.build import build_cache
-from penstock.loaders.data.remote import object_store
+from penstock.loaders.data.remote import clients, object_store
 
 OpenArguments = tuple[Any, dict[str, Any]]  # source and options of open_source
 Columns = dict[str, list[Any]]
@@ -336,9 +336,9 @@ def serve_kinds(root: Path) -> Iterator[RangeServer]:
         for name, value in s3_environment(server.url).items():
             environment.setenv(name, value)
         environment.setattr(object_store, "_RETRY_DELAYS_S", (0.01,))
-        object_store._open_client.cache_clear()
+        clients.open_client.cache_clear()
         yield server
-        object_store._open_client.cache_clear()
+        clients.open_client.cache_clear()
 
 
 MEMORY = {

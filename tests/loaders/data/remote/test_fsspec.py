@@ -15,7 +15,7 @@ from tar_files import write_tar
 
 from penstock.loaders import LoaderError, open_source
 from penstock.loaders.data.files.image_folder import ImageFolder
-from penstock.loaders.data.remote import object_store
+from penstock.loaders.data.remote import clients, object_store
 from penstock.loaders.data.remote.object_store import ObjectStore
 
 NUM_PHOTOS = 23
@@ -78,7 +78,7 @@ def test_missing_and_replaced_objects_are_reported_in_one_line(
 
 
 def test_a_missing_package_is_reported_in_one_line_with_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    object_store._open_client.cache_clear()
+    clients.open_client.cache_clear()
     for url, command in (("nowhere://a/b.tar", "pip install the package"), ("sftp://host/b.tar", "pip install the")):
         with pytest.raises(LoaderError, match="fsspec cannot open") as caught:
             open_source(url)

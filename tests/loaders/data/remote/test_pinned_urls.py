@@ -17,7 +17,7 @@ from PIL import Image
 from tar_files import write_tar
 
 from penstock.loaders import LoaderError, create_loader, open_source
-from penstock.loaders.data.remote import object_store
+from penstock.loaders.data.remote import clients
 from penstock.loaders.data.remote.pinned_urls import pin_url, without_commit
 from penstock.pipelines import ImagePipeline
 
@@ -62,9 +62,9 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
             Hub().pipe_file(f"hf://datasets/user/photos{revision}/a.tar", tar)
         Hub.head = commit
 
-    object_store._open_client.cache_clear()
+    clients.open_client.cache_clear()
     yield SimpleNamespace(push=push, requests=requests)
-    object_store._open_client.cache_clear()
+    clients.open_client.cache_clear()
     Hub.store.clear()
     fsspec.register_implementation("hf", "huggingface_hub.HfFileSystem", clobber=True)
 

@@ -16,7 +16,7 @@ from tar_files import write_tar
 
 from penstock.loaders import LoaderError, open_source
 from penstock.loaders.data.files.image_folder import ImageFolder
-from penstock.loaders.data.remote import object_store
+from penstock.loaders.data.remote import clients, object_store
 from penstock.loaders.data.remote.object_store import ObjectStore
 
 NUM_PHOTOS = 37
@@ -44,9 +44,9 @@ def s3(photos: ImageFolder) -> Iterator[S3Server]:
 def one_attempt(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Clients that read the environment again and fail without a retry."""
     monkeypatch.setattr(object_store, "_RETRY_DELAYS_S", ())
-    object_store._open_client.cache_clear()
+    clients.open_client.cache_clear()
     yield
-    object_store._open_client.cache_clear()
+    clients.open_client.cache_clear()
 
 
 @pytest.mark.usefixtures("s3")

@@ -18,7 +18,8 @@ from penstock.loaders import LoaderError
 from penstock.loaders.data.files.image_folder import ImageFolder
 from penstock.loaders.data.remote import object_store, url_patterns
 from penstock.loaders.data.remote.fetcher import Fetcher, Range
-from penstock.loaders.data.remote.object_store import ObjectStore, Part
+from penstock.loaders.data.remote.object_store import ObjectStore
+from penstock.loaders.data.remote.remote_object import Part
 from penstock.loaders.system import retries
 
 NUM_PHOTOS = 37
@@ -152,7 +153,7 @@ def test_all_attempts_at_a_sample_and_its_neighbours_end_within_a_minute(
     client = DeadClient(clock, seconds)
     monkeypatch.setattr(object_store, "time", clock)
     monkeypatch.setattr(retries, "time", clock)
-    monkeypatch.setattr(object_store, "_client", lambda url: client)
+    monkeypatch.setattr(object_store, "client_of", lambda url: client)
     fetcher = Fetcher(ObjectStore(), 1, 1 << 20)
     ranges = [Range(at, "http://host/a.bin", at, 1, 7) for at in range(50)]
     fetcher.announce(ranges)

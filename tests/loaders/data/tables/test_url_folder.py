@@ -16,7 +16,7 @@ from folder_trees import plant
 from range_server import RangeServer, s3_environment, serve_ranges
 
 from penstock.loaders import open_source
-from penstock.loaders.data.remote import object_store
+from penstock.loaders.data.remote import clients, object_store
 from penstock.loaders.front.open_source import split_options
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.native.rows import ELSEWHERE, ENCODED, ROW
@@ -31,7 +31,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RangeSer
         path = tmp_path / "data" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(name.encode())
-    object_store._open_client.cache_clear()
+    clients.open_client.cache_clear()
     monkeypatch.setattr(object_store, "_RETRY_DELAYS_S", (0.01,))
     with serve_ranges(tmp_path) as served:
         for name, value in s3_environment(served.url).items():
