@@ -54,6 +54,10 @@ class FsspecClient:
         data = self._files.cat_file(url, start=start, end=start + size, **self._limit(limit_s))
         return Part(data, self.stat(url, limit_s))
 
+    @staticmethod
+    def plain_request(url: str) -> None:
+        """Return None: the protocol is not HTTP."""
+
     def list(self, url: str, limit_s: float) -> list[tuple[str, RemoteObject]]:
         folder = url.rpartition("/")[0]
         base = self._files._strip_protocol(folder).rstrip("/")

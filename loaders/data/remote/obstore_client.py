@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 import bisect
 import os
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
+from penstock.loaders.data.remote.certificates import ca_bundle, read_certificates
 from penstock.loaders.data.remote.remote_object import Listed, Part, RemoteObject
 from penstock.loaders.data.remote.storage_errors import ENDPOINTS, refuses_head
 from penstock.loaders.data.remote.store_profile import profile_settings
@@ -17,6 +19,12 @@ from penstock.pipelines.errors import LoaderError
 
 SCHEMES = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "http", "https")
 HTTP = ("http", "https")
+PLAIN = "!$&'()*+,;=:@-._~[]|\\^"  # characters that obstore does not quote in the path of an HTTP address
+_SIGNED_FOR = timedelta(hours=1)
+_LIMIT_S = 30.0  # of a store that only signs
+# Settings with which a request needs more than an address.
+_NOT_PLAIN = ("AWS_S3_EXPRESS", "AWS_SSE_CUSTOMER_KEY_BASE64")
+_TRUE = ("1", "true", "on", "yes", "y")  # as obstore reads them
 # Consoles and tools store an empty folder "new_data" as an object with this name, or with this suffix.
 _FOLDER_MARK = "_$folder$"
 
@@ -37,6 +45,9 @@ class ObstoreClient:
             os.environ.get(name, "").startswith("http://") for name in (*ENDPOINTS, "AZURE_STORAGE_ENDPOINT")
         ):
             self._client["allow_http"] = True
+        bundle = ca_bundle(scheme) if scheme != "http" else None
+        if bundle is not None and bundle != os.environ.get("SSL_CERT_FILE"):  # which obstore reads itself
+            self._client["root_certificate"] = read_certificates(bundle)
         self._prefix = f"{scheme}://{host}/"
         self._is_whole = "/" in host.partition("?")[0].rstrip("/")  # the address of one object
         self._more: dict[str, object] = profile_settings() if scheme in ("s3", "s3a") else {}
@@ -63,6 +74,29 @@ class ObstoreClient:
         answer = self._obstore.get(self._open_store(limit_s), self._path(url), options=wanted)
         found = self._describe(answer.meta)  # first: older versions lose it when the bytes are taken
         return Part(answer.bytes(), found)
+
+    def plain_request(self, url: str) -> tuple[str, dict[str, str]] | None:
+        """Return a URL and headers with which any HTTP client can read an object; None if only this client can.
+
+        In S3 the URL is signed (12 us). It is valid for an hour, or until the credentials expire. Raises
+        as read() if they cannot be found.
+        """
+        store = next(iter(self._stores.values()), None) or self._open_store(_LIMIT_S)
+        if isinstance(store, self._obstore.store.HTTPStore):
+            scheme, host, path, query, _ = urlsplit(url)
+            user, _, host = host.rpartition("@")
+            words = base64.b64encode(unquote(user).encode()).decode()
+            address = f"{scheme}://{host}{path or '/'}{'?' if query else ''}{query}"
+            return quote(address, safe=f"/%?{PLAIN}"), {"Authorization": f"Basic {words}"} if user else {}
+        if not isinstance(store, self._obstore.store.S3Store) or any(map(os.environ.get, _NOT_PLAIN)):
+            return None
+        is_public = os.environ.get("AWS_SKIP_SIGNATURE", "").lower() in _TRUE
+        if is_public:  # the address is that of a signed URL without its signature
+            keys = {"access_key_id": "-", "secret_access_key": "-", "session_token": "-"}
+            more = {name: value for name, value in self._more.items() if name != "credential_provider"}
+            store = self._obstore.store.from_url(self._prefix[:-1], client_options=self._client, **(more | keys))
+        signed = str(self._obstore.sign(store, "GET", self._path(url), _SIGNED_FOR))
+        return signed.partition("?")[0] if is_public else signed, {}
 
     def list(self, url: str, limit_s: float) -> list[tuple[str, RemoteObject]]:
         prefix = _path(url)

@@ -5,9 +5,15 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Iterator
+from datetime import datetime, timezone
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+from urllib.request import urlopen
 
+import botocore.auth
 import pytest
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
 from range_server import RangeServer
 from remote_photos import open_loader
 from s3_server import S3Server, serve_s3
@@ -18,6 +24,7 @@ from penstock.loaders import LoaderError, open_source
 from penstock.loaders.data.files.image_folder import ImageFolder
 from penstock.loaders.data.remote import clients, object_store
 from penstock.loaders.data.remote.object_store import ObjectStore
+from penstock.loaders.data.remote.path_or_url import read_whole
 
 NUM_PHOTOS = 37
 TARS = "s3://photos/set/train-*.tar"
@@ -77,6 +84,42 @@ def checked(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]
     iam.delete_access_key(UserName="reader", AccessKeyId=key["AccessKeyId"])
     iam.delete_user_policy(UserName="reader", PolicyName="read")
     iam.delete_user(UserName="reader")
+
+
+@pytest.mark.parametrize("name", ["set/train-0001.tar", "set/a b+c#d?e%20\u00e4.bin"])
+def test_any_client_can_send_the_plain_request_for_an_object(
+    s3: S3Server, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """The signature, which the server does not check here, is the same as boto3's."""
+    if "#" in name:
+        s3.client.put_object(Bucket="photos", Key=name, Body=b"odd")
+    url = f"s3://photos/{name}"
+    plain, headers = clients.client_of(url).plain_request(url) or ("", {})
+    assert headers == {}
+    assert urlopen(plain).read() == bytes(read_whole(url.encode()))
+    address, _, query = plain.partition("?")
+    date = datetime.strptime(parse_qs(query)["X-Amz-Date"][0], "%Y%m%dT%H%M%SZ").replace(tzinfo=timezone.utc)
+    monkeypatch.setattr(botocore.auth, "get_current_datetime", lambda: date)
+    request = AWSRequest("GET", address)
+    botocore.auth.S3SigV4QueryAuth(Credentials("testing", "testing"), "s3", "us-east-1", 3600).add_auth(request)
+    assert parse_qs(urlsplit(request.url).query) == parse_qs(query)
+
+
+def test_the_plain_request_for_a_public_bucket_is_not_signed(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_SKIP_SIGNATURE", "true")
+    url = "s3://photos/set/train-0001.tar"
+    expected = f"{s3.url}/photos/set/train-0001.tar", {}
+    assert clients.client_of(url).plain_request(url) == expected
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    assert clients.client_of(url).plain_request(url) == expected
+
+
+def test_no_plain_request_is_made_where_an_address_is_not_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_SSE_CUSTOMER_KEY_BASE64", "a2V5")
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "me")
+    for url in ("s3://photos/a", "az://container/a", "gs://bucket/a", "memory://a"):
+        assert clients.client_of(url).plain_request(url) is None
 
 
 @pytest.mark.usefixtures("checked")

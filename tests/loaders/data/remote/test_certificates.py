@@ -1,0 +1,78 @@
+"""Certificates of servers: the files that boto3, requests and OpenSSL honour are honoured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tls_server import BODY, Authority, make_authority, serve_tls
+
+from penstock.loaders import LoaderError
+from penstock.loaders.data.remote import object_store
+from penstock.loaders.data.remote.certificates import VARIABLES
+from penstock.loaders.data.remote.object_store import ObjectStore
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return make_authority(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="module")
+def url(authority: Authority) -> Iterator[str]:
+    """The address of a server whose authority is not known to the system."""
+    with serve_tls(authority.sign("good.pem", "localhost", (-1, 1))) as url:
+        yield url
+
+
+@pytest.fixture(autouse=True)
+def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(object_store, "_RETRY_DELAYS_S", ())
+    for name in (*VARIABLES, "SSL_CERT_DIR"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def read(url: str) -> bytes:
+    """Read a URL, and the same address as an object of S3."""
+    store = ObjectStore()
+    return bytes(store.read(url, 0, store.stat(url).size).data)
+
+
+@pytest.mark.parametrize("name", VARIABLES)
+@pytest.mark.parametrize("scheme", ["https", "s3"])
+def test_variables_that_name_certificates_are_honoured(
+    monkeypatch: pytest.MonkeyPatch, authority: Authority, url: str, name: str, scheme: str
+) -> None:
+    """The environment is corrected in one process: the next attempt sees it."""
+    if scheme == "s3":
+        for variable, value in {"ENDPOINT_URL": url, "ACCESS_KEY_ID": "a", "SECRET_ACCESS_KEY": "b"}.items():
+            monkeypatch.setenv(f"AWS_{variable}", value)
+    address = f"{url}/a.bin" if scheme == "https" else "s3://bucket/a.bin"
+    with pytest.raises(LoaderError, match="UnknownIssuer"):
+        read(address)
+    monkeypatch.setenv(name, str(authority.path))
+    if (scheme, name) == ("https", "AWS_CA_BUNDLE"):
+        with pytest.raises(LoaderError, match="UnknownIssuer"):
+            read(address)
+    else:
+        assert read(address) == BODY
+
+
+def test_a_folder_of_certificates_is_read(monkeypatch: pytest.MonkeyPatch, authority: Authority, url: str) -> None:
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(authority.path.parent))
+    assert read(f"{url}/a.bin") == BODY
+
+
+@pytest.mark.parametrize("content", [None, b"", b"no certificate"])
+def test_a_wrong_file_of_certificates_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, url: str, content: bytes | None
+) -> None:
+    path = tmp_path / "own.pem"
+    if content is not None:
+        path.write_bytes(content)
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(path))
+    with pytest.raises(LoaderError, match=r"own\.pem") as caught:
+        read(f"{url}/a.bin")
+    assert caught.value.code == "E-ACCESS"
+    assert "REQUESTS_CA_BUNDLE" in caught.value.fix
