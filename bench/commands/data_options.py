@@ -35,6 +35,9 @@ class DataOptions:
     )
     local_cache: str | None = setting(None, "Data by URL: local folder for a copy of the fetched data.")
     local_bytes: int | None = setting(None, "Data by URL: approximate size limit of this folder in bytes.", min=1)
+    retry_s: float | None = setting(
+        None, "Data by URL: seconds for which failing requests are repeated, 300 by default.", min=0
+    )
     classes: str | None = setting(
         None, "Class names by class number, separated by commas; or a file with one per line."
     )

@@ -36,6 +36,7 @@ class DataOptions(TypedDict, total=False):
         bytes_ahead: for URLs, number of bytes that may be fetched before they are needed, per process.
         local_cache: for URLs, folder for a copy of fetched data, shared by the processes of a machine.
         local_bytes: for URLs, approximate limit of the copy in bytes; by default the size of the data.
+        retry_s: for URLs, seconds for which a request that fails temporarily is repeated, 300 by default.
     """
 
     subset: SubsetSpec
@@ -53,6 +54,7 @@ class DataOptions(TypedDict, total=False):
     bytes_ahead: int
     local_cache: AnyPath | None
     local_bytes: int | None
+    retry_s: float
 
 
 class SourceOptions(DataOptions, total=False):

@@ -28,6 +28,7 @@ from penstock.loaders.data.labels.class_names import IN_FOLDERS, warn_of_classes
 from penstock.loaders.data.labels.class_numbers import checked_classes, checked_classes_by_label
 from penstock.loaders.data.labels.collect_texts import NO_TEXTS, RAISE, TextOptions
 from penstock.loaders.data.labels.labelled import are_targets, label_source, names_numbers
+from penstock.loaders.data.remote.access import Access
 from penstock.loaders.data.remote.object_store import is_url
 from penstock.loaders.data.remote.path_or_url import is_file, without_query
 from penstock.loaders.data.remote.pinned_urls import pin_url
@@ -66,7 +67,8 @@ class Kind(NamedTuple):
     Attributes:
         of: the container of this kind: FOLDER, URL_FOLDER, FILES or OBJECT.
         name: the name in messages.
-        is_this: (path in bytes, or object) -> whether it is of this kind; for files, (first path, option `image`).
+        is_this: (path in bytes, or object) -> whether it is of this kind; for files, (first path, option `image`,
+            access); for a folder by URL, (URL, access).
         open: (path or object, or for files the list of paths, and options) -> the source.
         options: names of the options that create_loader passes to `open`, and `text` of those with texts in files
             beside images.
@@ -106,8 +108,8 @@ def _is_data(part: object) -> bool:
     return isinstance(part, (*_PATHS, Source)) or is_dataset(part) or open_lists.is_frame(part)
 
 
-def _has_manifest(url: bytes) -> bool:
-    return is_file(url + b"/" + MANIFEST)
+def _has_manifest(url: bytes, access: Access) -> bool:
+    return is_file(url + b"/" + MANIFEST, access)
 
 
 def _open_cache_url(url: bytes, **remote_options: Any) -> Source:
@@ -126,10 +128,10 @@ def _open_list(specs: Sequence[Any], **options: Any) -> Source:
     if paths and not any(_is_url_folder(path) or os.path.isdir(path) for path in paths):
 
         def find() -> list[bytes]:
-            return [file for path in paths for file in _expand(path)]
+            return [file for path in paths for file in _expand(path, Access.among(options))]
 
         files = find()
-        kind = _kind_of(files)
+        kind = _kind_of(files, options)
         if kind is not None and all(is_url(file) or os.path.exists(file) for file in files):
             return _open_found(kind, files, find, lambda: _open_list(paths, **options), options)
     sources = [_open_data(spec, options) for spec in specs]
@@ -137,9 +139,9 @@ def _open_list(specs: Sequence[Any], **options: Any) -> Source:
     return join_sources(sources)
 
 
-def _expand(path: bytes) -> Collection[bytes]:
+def _expand(path: bytes, access: Access) -> Collection[bytes]:
     if is_url(path):
-        return expand_url(path)
+        return expand_url(path, access)
     return expand_pattern(path) if is_pattern(path) else [path]
 
 
@@ -210,7 +212,8 @@ def split_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str,
 def select_options(path: str | bytes | os.PathLike[str], options: Mapping[str, Any]) -> dict[str, Any]:
     """Return those of `options` that the kind of data at `path` accepts."""
     image = options.get("image")
-    kind, _, _ = _find(os.fsencode(path), image if isinstance(image, str) or not image else image[0])
+    image = image if isinstance(image, str) or not image else image[0]
+    kind, _, _ = _find(os.fsencode(path), {**options, "image": image})
     accepted = {"classes", *(kind.options if kind else ())} - set(() if is_url(os.fsencode(path)) else REMOTE_OPTIONS)
     return {name: value for name, value in options.items() if name in accepted}
 
@@ -302,7 +305,7 @@ def _open_path(path: bytes, options: dict[str, Any]) -> Source:
     path = pin_url(path) if is_url(path) else path.removeprefix(b"file://")
     if not (is_url(path) or is_pattern(path) or os.path.exists(path)):
         raise LoaderError("E-NODATA", "no such file or folder", fix=cure_of_missing(path), path=path)
-    kind, what, find = _find(path, options.get("image"))
+    kind, what, find = _find(path, options)
     if kind is None:
         raise _unknown_kind(path, what)
     if find is None:
@@ -315,33 +318,35 @@ def _open_path(path: bytes, options: dict[str, Any]) -> Source:
     return _open_found(kind, what, find, lambda: _open_path(path, options), options)
 
 
-def _find(path: bytes, image: str | None) -> tuple[Kind | None, Any, Callable[[], Collection[bytes]] | None]:
+def _find(path: bytes, options: Mapping[str, Any]) -> tuple[Kind | None, Any, Callable[[], Collection[bytes]] | None]:
     """Return the kind of data at a path or URL, the argument of its `open`, and a function that lists the files again.
 
-    The kind is None if it is unknown. The function is None for a folder or a single file. image: the option `image`.
+    The kind is None if it is unknown. The function is None for a folder or a single file.
     """
+    access = Access.among(options)
     if is_url(path):
         scheme, _, place = path.partition(b"://")
         if not place or (place.startswith(b"/") and scheme in _HAVE_HOSTS):
             raise ValueError(f"{printable(path)} has no bucket or host: write s3://bucket/folder/, for example")
         if _is_url_folder(path):
-            return _first(URL_FOLDER, path.rstrip(b"/")), path.rstrip(b"/"), None
+            return _first(URL_FOLDER, path.rstrip(b"/"), access), path.rstrip(b"/"), None
     elif not is_pattern(path):
         folder = _first(FOLDER, path)
-        return (_kind_of([path], image), [path], None) if folder is None else (folder, path, None)
-    found = _expand(path)
-    return _kind_of(found, image), found, partial(_expand, path)
+        return (_kind_of([path], options), [path], None) if folder is None else (folder, path, None)
+    found = _expand(path, access)
+    return _kind_of(found, options), found, partial(_expand, path, access)
 
 
-def _first(of: str, what: object) -> Kind | None:
-    return next((kind for kind in KINDS if kind.of == of and kind.is_this(what)), None)
+def _first(of: str, *what: object) -> Kind | None:
+    return next((kind for kind in KINDS if kind.of == of and kind.is_this(*what)), None)
 
 
-def _kind_of(paths: Collection[bytes], image: str | None = None) -> Kind | None:
+def _kind_of(paths: Collection[bytes], options: Mapping[str, Any]) -> Kind | None:
     """Return the kind of all files, by their names; None if it is unknown."""
     names = [os.fsdecode(without_query(path)).lower() for path in paths]
     of_files = (kind for kind in KINDS if kind.of == FILES and all(name.endswith(kind.suffixes) for name in names))
-    return next((kind for kind in of_files if kind.is_this(next(iter(paths)), image)), None)
+    about = next(iter(paths)), options.get("image"), Access.among(options)
+    return next((kind for kind in of_files if kind.is_this(*about)), None)
 
 
 def _is_url_folder(path: bytes) -> bool:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from penstock.loaders.data.arrow.arrow_columns import choose_typed, holds_bytes, read_features
 from penstock.loaders.data.arrow.arrow_package import Schema, arrow_errors, import_pyarrow
 from penstock.loaders.data.arrow.arrow_values import Values, locate_values
+from penstock.loaders.data.remote.access import DEFAULT, Access
 from penstock.loaders.data.remote.object_store import ObjectStore, is_url
 from penstock.loaders.data.samples.version import Container
 from penstock.loaders.system.file_read import open_regular, read_error
@@ -95,13 +96,13 @@ class ImageGroup(NamedTuple):
         return values, row - int(self.ends[chunk]) + len(values.sizes)
 
 
-def has_image_bytes(path: bytes, image: str | None = None) -> bool:
+def has_image_bytes(path: bytes, image: str | None = None, access: Access = DEFAULT) -> bool:
     """Return whether a Parquet file contains its images, and not paths of image files.
 
     image: the option of this name. False for a table without an image column. Raises LoaderError for a file that cannot
     be read or is not Parquet.
     """
-    schema = read_schema(path)
+    schema = read_schema(path, access)
     if image is not None and image not in schema.names:
         return True  # ParquetSource lists the columns
     try:
@@ -111,12 +112,12 @@ def has_image_bytes(path: bytes, image: str | None = None) -> bool:
     return holds_bytes(schema.field(chosen.image).type)
 
 
-def read_footer(path: bytes) -> Footer:
+def read_footer(path: bytes, access: Access = DEFAULT) -> Footer:
     """Return the footer of a file.
 
     Does not read the metadata of columns: if damaged, they crash pyarrow 26.
     """
-    with open_file(path) as (file, container):
+    with open_file(path, access=access) as (file, container):
         about = file.metadata
         groups = [about.row_group(number) for number in range(about.num_row_groups)]
         rows = np.array([group.num_rows for group in groups], np.int64)
@@ -126,28 +127,30 @@ def read_footer(path: bytes) -> Footer:
         return Footer(container, file.schema_arrow, rows, sizes, about)
 
 
-def read_schema(path: bytes) -> Schema:
+def read_schema(path: bytes, access: Access = DEFAULT) -> Schema:
     """Return the pyarrow schema of a file."""
-    with open_file(path) as (file, _):
+    with open_file(path, access=access) as (file, _):
         schema: Schema = file.schema_arrow
         return schema
 
 
-def read_column(footer: Footer, name: str) -> Any:
+def read_column(footer: Footer, name: str, access: Access = DEFAULT) -> Any:
     """Return a whole column as a pyarrow chunked array."""
-    with open_file(footer.container.name, footer.container, footer.metadata) as (file, _):
+    with open_file(footer.container.name, footer.container, footer.metadata, access=access) as (file, _):
         column = file.read(columns=[name], use_threads=False).column(name)
         if len(column) != footer.group_rows.sum():
             raise ValueError("a column has more or fewer values than rows")
         return column
 
 
-def read_group(container: Container, group: int, image: str, read_at: ReadAt | None = None) -> ImageGroup:
+def read_group(
+    container: Container, group: int, image: str, read_at: ReadAt | None = None, access: Access = DEFAULT
+) -> ImageGroup:
     """Decode the images of one row group. Raises LoaderError E-CHANGED if the file has changed.
 
     read_at: function of (start, count) that reads bytes of a file at a URL; the default makes its own requests.
     """
-    with open_file(container.name, container, _read_metadata(container), read_at) as (file, _):
+    with open_file(container.name, container, _read_metadata(container, access), read_at, access) as (file, _):
         column = file.read_row_group(group, columns=[image], use_threads=False).column(image)
         chunks = tuple(locate_values(chunk) for chunk in column.chunks)
         ends = np.cumsum([len(values.sizes) for values in chunks], dtype=np.int64)
@@ -157,19 +160,23 @@ def read_group(container: Container, group: int, image: str, read_at: ReadAt | N
 
 
 @functools.lru_cache(maxsize=16)  # parsing the metadata of 10,000 groups takes 70 ms
-def _read_metadata(container: Container) -> Any:
-    with open_file(container.name, container) as (file, _):
+def _read_metadata(container: Container, access: Access) -> Any:
+    with open_file(container.name, container, access=access) as (file, _):
         return file.metadata
 
 
 @contextlib.contextmanager
 def open_file(
-    path: bytes, expected: Container | None = None, metadata: Any = None, read_at: ReadAt | None = None
+    path: bytes,
+    expected: Container | None = None,
+    metadata: Any = None,
+    read_at: ReadAt | None = None,
+    access: Access = DEFAULT,
 ) -> Iterator[tuple[Any, Container]]:
     """Open a Parquet file with pyarrow. Raises LoaderError, E-CHANGED unless it is `expected` before and after."""
     pyarrow = import_pyarrow()
     if is_url(path):  # the version is compared with each answer
-        store, url = ObjectStore(), path.decode()
+        store, url = ObjectStore(access), path.decode()
         container = expected or Container(path, *store.stat(url))
         version = container.version
         remote = UrlFile(container, read_at or (lambda start, count: store.read(url, start, count, version).data))

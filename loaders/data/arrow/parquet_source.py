@@ -25,6 +25,7 @@ from penstock.loaders.data.files.left_out import NO_ROW_LABEL, NO_ROW_TEXT, warn
 from penstock.loaders.data.labels.collect_texts import RAISE, TextOptions
 from penstock.loaders.data.labels.label_rows import LabelRows
 from penstock.loaders.data.labels.stored_labels import keep_labels, split_classes, take_labels
+from penstock.loaders.data.remote.access import DEFAULT, Access
 from penstock.loaders.data.remote.object_stats import is_current
 from penstock.loaders.data.remote.object_store import ObjectStore, is_url
 from penstock.loaders.data.remote.path_or_url import absolute, folder_of, join, read_whole
@@ -71,6 +72,8 @@ class ParquetSource(BySample):
         label_index: texts, and labels that are not class numbers, for serve_labels; None if there are none.
     """
 
+    _access: Access = DEFAULT  # of files at URLs
+
     def __init__(
         self,
         paths: list[bytes],
@@ -98,7 +101,7 @@ class ParquetSource(BySample):
             "max_file_bytes": max_file_bytes,
         }
         self._reopen = Reopening(functools.partial(type(self), paths, **options))
-        footers = self._map(read_footer, paths)
+        footers = self._map(lambda path: read_footer(path, self._access), paths)
         for footer in footers:
             if not footer.group_rows.sum():
                 raise no_rows_error(footer.container.name)
@@ -127,7 +130,9 @@ class ParquetSource(BySample):
             return list(pool.map(function, items))
 
     def _read_labels(self, footers: list[Footer], labels: ArrowLabels) -> None:
-        of_files = self._map(lambda footer: [read_column(footer, name) for name in labels.columns], footers)
+        of_files = self._map(
+            lambda footer: [read_column(footer, name, self._access) for name in labels.columns], footers
+        )
         for footer, columns in zip(footers, of_files, strict=True):
             with arrow_errors(footer.container.name):
                 labels.add(columns, footer.container.name)
@@ -165,7 +170,7 @@ class ParquetSource(BySample):
 
         def read(name: bytes, start: int, count: int) -> bytes:
             if is_url(name):
-                return bytes(ObjectStore().read(name.decode(), start, count).data)
+                return bytes(ObjectStore(self._access).read(name.decode(), start, count).data)
             return read_file(name, start, count)
 
         names = [each.name for each in self._groups.containers()]
@@ -234,7 +239,7 @@ class ParquetSource(BySample):
         """Read the file named by a row of a group."""
         path = join(folder_of(self._path_of(group)), name)
         if is_url(path):
-            return read_whole(path)
+            return read_whole(path, self._access)
         try:
             status = os.stat(path)
             return with_retries(lambda: read_unchanged(path, status.st_size, mtime_ns(status)), self._count_retry)
@@ -292,7 +297,7 @@ class ParquetSource(BySample):
 
     def refreshed(self) -> ParquetSource:
         """Return this source if its files are unchanged, otherwise a source of their current content."""
-        return self if is_current(self._groups) else self._reopen()
+        return self if is_current(self._groups, self._access) else self._reopen()
 
     def describe(self) -> str:
         """Return one line with images, classes, bytes, files, row groups and skipped rows."""

@@ -49,6 +49,7 @@ class UrlParquetSource(ParquetSource):
     """
 
     def __init__(self, paths: list[bytes], *, remote: RemoteOptions, **options: Any) -> None:
+        self._access = remote
         super().__init__(paths, **options)
         self._reopen = Reopening(functools.partial(UrlParquetSource, paths, remote=remote, **options))
         for container in self._groups.containers():
@@ -57,7 +58,7 @@ class UrlParquetSource(ParquetSource):
         self._begin(remote)
 
     def _begin(self, options: RemoteOptions) -> None:
-        self.options, self.store = options, ObjectStore()
+        self.options, self.store = options, ObjectStore(options)
         self._ends = np.cumsum(self._groups.container_sizes, dtype=np.int64)
         self._room = 0 if options.local_cache is None else options.local_bytes or 1 << 62
         self._lock, self._ahead = threading.Lock(), dict[int, int]()  # group -> bytes
@@ -140,7 +141,7 @@ class UrlParquetSource(ParquetSource):
         container = self._groups.container(file)
         is_copied = container.version.is_known and self._ends[file] <= self._room
         place = self._copy(container) if is_copied else container
-        return read_group(place, number, self._image, functools.partial(self._read_at, container))
+        return read_group(place, number, self._image, functools.partial(self._read_at, container), self.options)
 
     def _copy(self, container: Container) -> Container:
         """Return the local copy of a file; the file itself if there is no room for a copy."""

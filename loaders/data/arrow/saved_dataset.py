@@ -10,6 +10,7 @@ from typing import Any
 from penstock.loaders.data.arrow.arrow_columns import AUTO, Label
 from penstock.loaders.data.arrow.arrow_files import ArrowFiles, open_described
 from penstock.loaders.data.labels.collect_texts import RAISE, TextOptions
+from penstock.loaders.data.remote.access import DEFAULT, Access
 from penstock.loaders.data.remote.path_or_url import absolute, is_file, read_whole
 from penstock.loaders.data.remote.remote_source import check_reading
 from penstock.loaders.data.remote.whole_files import copy_urls
@@ -21,9 +22,9 @@ STATE, INFO, SPLITS = b"state.json", b"dataset_info.json", b"dataset_dict.json"
 _INDICES = ("_indices_files", "_indices_data_files")  # in older versions, which did not write the rows in order
 
 
-def is_saved_dataset(path: bytes) -> bool:
+def is_saved_dataset(path: bytes, access: Access = DEFAULT) -> bool:
     """Return whether `path` is a folder written by `Dataset.save_to_disk` or `DatasetDict.save_to_disk`."""
-    there = [is_file(os.path.join(path, name)) for name in (STATE, INFO, SPLITS)]
+    there = [is_file(os.path.join(path, name), access) for name in (STATE, INFO, SPLITS)]
     return (there[0] and there[1]) or there[2]
 
 
@@ -49,8 +50,9 @@ def open_saved_dataset(
     chosen: dict[str, Any] = {"image": image, "label": label, "classes": classes, "missing_labels": missing_labels}
     options: dict[str, Any] = {**chosen, "text": text, "missing_text": missing_text, **reading}
     reopen = functools.partial(open_saved_dataset, path, split=split, **options)
-    folder = _find_split(path, split)
-    state, info = _read_object(os.path.join(folder, STATE)), read_whole(os.path.join(folder, INFO))
+    access = Access.among(reading)
+    folder = _find_split(path, split, access)
+    state, info = _read_object(os.path.join(folder, STATE), access), read_whole(os.path.join(folder, INFO), access)
     if split is not None and folder == path and state.get("_split") != split:
         raise ValueError(f"split must be the saved split, {state.get('_split')!r}, got {split!r}")
     indices: list[Any] = next((state[name] for name in _INDICES if state.get(name)), [])
@@ -64,10 +66,10 @@ def open_saved_dataset(
     return open_described(files, reopen, reads.max_file_bytes)
 
 
-def _find_split(path: bytes, split: str | None) -> bytes:
-    if not is_file(os.path.join(path, SPLITS)):
+def _find_split(path: bytes, split: str | None, access: Access) -> bytes:
+    if not is_file(os.path.join(path, SPLITS), access):
         return path
-    listed = _read_object(os.path.join(path, SPLITS)).get("splits")
+    listed = _read_object(os.path.join(path, SPLITS), access).get("splits")
     splits = [name for name in listed if isinstance(name, str)] if isinstance(listed, list) else []
     if split not in splits:
         raise ValueError(f"split must be one of {', '.join(splits)} of {printable(path)}, got {shown(split)}")
@@ -87,9 +89,9 @@ def _checked_name(name: object, folder: bytes) -> bytes:
     return os.fsencode(name)
 
 
-def _read_object(path: bytes) -> dict[str, Any]:
+def _read_object(path: bytes, access: Access) -> dict[str, Any]:
     try:
-        found = json.loads(read_whole(path))
+        found = json.loads(read_whole(path, access))
     except (ValueError, RecursionError) as error:
         raise LoaderError("E-CORRUPT", f"not JSON: {error}", fix="save the data set again", path=path) from error
     if not isinstance(found, dict):

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import MappingProxyType
 
+from penstock.loaders.data.remote.access import DEFAULT, Access
 from penstock.loaders.data.remote.object_store import ObjectStore, is_url
 from penstock.loaders.data.remote.path_or_url import find_object
 from penstock.loaders.data.remote.remote_object import RemoteObject
@@ -21,20 +22,28 @@ NONE_LISTED: Listed = MappingProxyType({})
 
 
 def stat_places(
-    prefix: bytes, chunks: Iterable[list[bytes]], show: Show = lambda done: None, listed: Listed = NONE_LISTED
+    prefix: bytes,
+    chunks: Iterable[list[bytes]],
+    show: Show = lambda done: None,
+    listed: Listed = NONE_LISTED,
+    access: Access = DEFAULT,
 ) -> Stats:
     """Return sizes and versions of the files or objects prefix + name, as stat_files does.
 
     Raises LoaderError if the storage fails.
     """
-    return stat_objects(prefix, chunks, show, listed) if is_url(prefix) else stat_files(prefix, chunks, show)
+    return stat_objects(prefix, chunks, show, listed, access) if is_url(prefix) else stat_files(prefix, chunks, show)
 
 
 def stat_objects(
-    prefix: bytes, chunks: Iterable[list[bytes]], show: Show = lambda done: None, listed: Listed = NONE_LISTED
+    prefix: bytes,
+    chunks: Iterable[list[bytes]],
+    show: Show = lambda done: None,
+    listed: Listed = NONE_LISTED,
+    access: Access = DEFAULT,
 ) -> Stats:
     """Return sizes and versions of the objects prefix + name, as stat_files does for files."""
-    sizes, versions, store = array("Q"), array("q"), ObjectStore()
+    sizes, versions, store = array("Q"), array("q"), ObjectStore(access)
     with ThreadPoolExecutor(REMOTE_THREADS) as pool:
         for names in chunks:
             known = {prefix + name: listed.get(prefix + name) for name in names}
@@ -48,6 +57,7 @@ def stat_objects(
     return sizes, versions
 
 
-def is_current(samples: Samples, *, every: bool = True) -> bool:
+def is_current(samples: Samples, access: Access, *, every: bool = True) -> bool:
     """Return whether indexed files or objects are unchanged, see is_unchanged."""
-    return is_unchanged(samples, every=every, stat=stat_objects if samples.are_objects else stat_files)
+    stat = partial(stat_objects, access=access) if samples.are_objects else stat_files
+    return is_unchanged(samples, every=every, stat=stat)

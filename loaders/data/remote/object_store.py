@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TypeVar
 from urllib.parse import urlsplit
 
+from penstock.loaders.data.remote.access import DEFAULT, Access
 from penstock.loaders.data.remote.clients import client_of
 from penstock.loaders.data.remote.remote_object import Folder, Part, RemoteObject
 from penstock.loaders.data.remote.storage_errors import as_loader_error, is_busy
@@ -58,12 +59,14 @@ class ObjectStore:
     Credentials come from the provider's own chain (environment, files, instance metadata).
 
     Attributes:
+        access: options of the requests.
         requests: number of requests answered.
         num_bytes: number of bytes received.
         retries: number of requests repeated.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, access: Access = DEFAULT) -> None:
+        self.access = access
         self.requests = self.num_bytes = self.retries = 0
         self._lock = threading.Lock()
 
@@ -143,7 +146,7 @@ class ObjectStore:
             raise error from None  # the original may contain signed URLs
 
     def __reduce__(self) -> tuple[object, ...]:
-        return ObjectStore, ()
+        return ObjectStore, (self.access,)
 
 
 _warned_of = set[str]()  # hosts

@@ -7,6 +7,7 @@ from typing import Any
 
 from penstock.loaders.data.files.indexed_source import IndexedSource
 from penstock.loaders.data.labels.stored_labels import Labels, next_to, save_with_labels
+from penstock.loaders.data.remote.access import DEFAULT, Access
 from penstock.loaders.data.remote.object_stats import is_current
 from penstock.loaders.data.remote.remote_source import RemoteOptions, RemoteSource
 from penstock.loaders.data.samples.columns import SavedColumns
@@ -16,7 +17,12 @@ from penstock.loaders.system.saved_columns import load_saved
 
 
 def load_or_make(
-    name: bytes | None, made_by: str, make: Callable[[], tuple[SamplesWriter, Labels]], *, rescan: bool = False
+    name: bytes | None,
+    made_by: str,
+    make: Callable[[], tuple[SamplesWriter, Labels]],
+    access: Access = DEFAULT,
+    *,
+    rescan: bool = False,
 ) -> tuple[Samples, SavedColumns | None]:
     """Return the saved index `name`, and its labels that are not class numbers; if outdated, make and save it again.
 
@@ -25,7 +31,7 @@ def load_or_make(
     With many containers, only a sample is compared: each is compared again when it is read.
     """
     samples = None if name is None or rescan else load_saved(name, Samples)
-    if name and samples and samples.header.made_by == made_by and is_current(samples, every=False):
+    if name and samples and samples.header.made_by == made_by and is_current(samples, access, every=False):
         digest = samples.header.labels
         labels = load_saved(next_to(name), SavedColumns) if digest else None
         if not digest or (labels is not None and labels.identity == digest):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from penstock.loaders.data.remote.access import DEFAULT, Access
 from penstock.loaders.data.remote.object_store import ObjectStore, is_url
 from penstock.loaders.data.remote.remote_object import RemoteObject
 from penstock.loaders.system.file_read import read_error
@@ -43,9 +44,9 @@ def without_key(place: bytes) -> bytes:
     return protocol + b"://" + host.rpartition(b"@")[2] + slash + below
 
 
-def is_file(place: bytes) -> bool:
+def is_file(place: bytes, access: Access = DEFAULT) -> bool:
     """Return whether `place` is an existing file or object. Raises LoaderError E-ACCESS, E-READ for a URL."""
-    return find_object(ObjectStore(), place) is not None if is_url(place) else os.path.isfile(place)
+    return find_object(ObjectStore(access), place) is not None if is_url(place) else os.path.isfile(place)
 
 
 def find_object(store: ObjectStore, url: bytes) -> RemoteObject | None:
@@ -58,10 +59,10 @@ def find_object(store: ObjectStore, url: bytes) -> RemoteObject | None:
         return None
 
 
-def read_whole(place: bytes) -> bytes:
+def read_whole(place: bytes, access: Access = DEFAULT) -> bytes:
     """Return all bytes of a small file or object. Raises LoaderError."""
     if is_url(place):
-        store, url = ObjectStore(), place.decode()
+        store, url = ObjectStore(access), place.decode()
         found = store.stat(url)
         return bytes(store.read(url, 0, *found).data)
     try:

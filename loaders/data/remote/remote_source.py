@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from penstock.loaders.data.files.indexed_source import MAX_FILE_BYTES, IndexedSource, oversize_error
 from penstock.loaders.data.files.path_patterns import AnyPath
+from penstock.loaders.data.remote.access import Access
 from penstock.loaders.data.remote.fetcher import Fetcher, Range, join_neighbours
 from penstock.loaders.data.remote.local_copy import LocalCopy
 from penstock.loaders.data.remote.object_stats import is_current
@@ -28,7 +29,7 @@ from penstock.pipelines.native.rows import ENCODED, NO_NAMES, STORED, Names, Row
 
 
 @dataclass(frozen=True, kw_only=True)
-class RemoteOptions:
+class RemoteOptions(Access):
     """Options for reading data and for fetching remote data.
 
     Attributes:
@@ -46,6 +47,7 @@ class RemoteOptions:
     max_file_bytes: int = MAX_FILE_BYTES
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for name in ("requests", "bytes_ahead", "max_file_bytes"):
             checked_int(name, getattr(self, name), 1)
         if self.local_bytes is not None:
@@ -66,7 +68,7 @@ class Request(NamedTuple):
     images: float
 
 
-REMOTE_OPTIONS = ("requests", "bytes_ahead", "local_cache", "local_bytes")  # passed on by create_loader
+REMOTE_OPTIONS = ("requests", "bytes_ahead", "local_cache", "local_bytes", "retry_s")  # passed on by create_loader
 
 
 def check_reading(paths: Collection[bytes], **reading: Any) -> RemoteOptions:
@@ -115,7 +117,7 @@ class RemoteSource(IndexedSource):
         super().__init__(samples, options.max_file_bytes, reopen, **about)
         if samples.has_folders:
             self.root = without_key(samples.root)
-        self.options, self.store = options, ObjectStore()
+        self.options, self.store = options, ObjectStore(options)
         self.local: LocalCopy | None = None
         unknown = samples.find_unknown()
         if unknown is not None:
@@ -225,7 +227,7 @@ class RemoteSource(IndexedSource):
 
     def is_unchanged(self) -> bool:
         """Return whether containers are unchanged since they were indexed; large ones are sampled."""
-        return is_current(self.samples, every=not self.samples.has_ranges)
+        return is_current(self.samples, self.options, every=not self.samples.has_ranges)
 
     def with_options(self, **changes: Any) -> RemoteSource:
         """Return an independent source of the same data; `changes` are fields of RemoteOptions."""

@@ -6,6 +6,7 @@ import fnmatch
 import re
 
 from penstock.loaders.data.files.path_patterns import expand_braces
+from penstock.loaders.data.remote.access import DEFAULT, Access
 from penstock.loaders.data.remote.object_store import ObjectStore
 from penstock.loaders.data.remote.path_or_url import HTTP
 from penstock.loaders.data.remote.remote_object import RemoteObject
@@ -14,14 +15,14 @@ from penstock.pipelines.errors import LoaderError, printable
 _WILDCARD = re.compile(r"[*?\[]")
 
 
-def expand_url(pattern: bytes) -> dict[bytes, RemoteObject | None]:
+def expand_url(pattern: bytes, access: Access = DEFAULT) -> dict[bytes, RemoteObject | None]:
     """Return the URLs of `pattern` with their entries in the storage's listing.
 
     Braces are expanded in order, with None as entry; the matches of a * are sorted. Raises LoaderError E-NODATA if a *
     matches nothing, ValueError for a * in an HTTP URL, which cannot be listed.
     """
     urls: dict[bytes, RemoteObject | None] = {}
-    store = ObjectStore()
+    store = ObjectStore(access)
     for one in expand_braces(pattern):
         url = one.decode()
         if not is_url_pattern(one):

@@ -27,7 +27,7 @@ def copy_urls(paths: list[bytes], options: RemoteOptions) -> list[bytes]:
         return paths
     _cache_folder(paths[0], options)
     with ThreadPoolExecutor(options.requests) as pool:
-        found = list(pool.map(ObjectStore().stat, map(bytes.decode, paths)))
+        found = list(pool.map(ObjectStore(options).stat, map(bytes.decode, paths)))
     _refuse_large(sum(about.size for about in found), options)
     return [copy_whole(url, options, found=about) for url, about in zip(paths, found, strict=True)]
 
@@ -51,7 +51,7 @@ def copy_whole(
     Raises LoaderError: E-MISUSE without local_cache, E-NOSPC, E-CHANGED for an object replaced during the copy, and as
     ObjectStore.
     """
-    name, cache_folder, store = hide_secrets(url), _cache_folder(url, options), store or ObjectStore()
+    name, cache_folder, store = hide_secrets(url), _cache_folder(url, options), store or ObjectStore(options)
     found = found or store.stat(url.decode())
     if folder is None:
         digest = hashlib.blake2b(name + b" %d %d" % (found.size, found.version.number), digest_size=16).hexdigest()

@@ -173,7 +173,7 @@ def _open_rows(
         packer.add(path, label, number)
     options = check_reading(packer.folders, **reading)
     with ProgressBar("indexing", show_after_s=SHOW_AFTER_S) as bar:
-        samples, labels = save_with_labels(None, *index_list(packer, bar, listed))
+        samples, labels = save_with_labels(None, *index_list(packer, bar, listed, options))
     images = _serve(samples, options, base)
     warn_of_left_out(images.skipped, {}, "the list")
     return serve_labels(images, labels, has_list=has_list)
@@ -181,19 +181,19 @@ def _open_rows(
 
 def _serve(samples: Samples, options: RemoteOptions, base: bytes | None) -> IndexedSource:
     def reopen(rescan: bool) -> IndexedSource:
-        return _serve(_looked_up_again(samples), options, base)
+        return _serve(_looked_up_again(samples, options), options, base)
 
     return serve_list(samples, options, reopen, base, is_listed=False)
 
 
-def _looked_up_again(samples: Samples) -> Samples:
+def _looked_up_again(samples: Samples, options: RemoteOptions) -> Samples:
     """Return the index of the same rows with the current state of their files."""
     packer = RowPacker(None if samples.header.flat else samples.classes)
     if not samples.header.flat:
         packer.labels.column().keeps_numbers = True
     for row, label in enumerate(samples.labels_of(np.arange(len(samples))).tolist()):
         packer.add(samples.container(row).name, NO_LABEL if samples.header.flat else label, row + 1)
-    return save_with_labels(None, *index_list(packer))[0]
+    return save_with_labels(None, *index_list(packer, access=options))[0]
 
 
 def _checked_row(row: object, number: int) -> tuple[object, object]:

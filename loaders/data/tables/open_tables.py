@@ -20,6 +20,7 @@ from penstock.loaders.data.labels.conflicts import Conflicts
 from penstock.loaders.data.labels.labelled import serve_labels
 from penstock.loaders.data.labels.row_errors import RowOrigin
 from penstock.loaders.data.labels.stored_labels import Labels
+from penstock.loaders.data.remote.access import Access
 from penstock.loaders.data.remote.object_store import ObjectStore, is_url
 from penstock.loaders.data.remote.open_samples import load_or_make, serve_samples
 from penstock.loaders.data.remote.path_or_url import absolute, folder_of, without_key
@@ -89,7 +90,8 @@ def _open_images(
     paths: list[bytes], base: bytes | None, chosen: tuple[Any, ...], reading: dict[str, Any], rescan: bool
 ) -> tuple[IndexedSource, SavedColumns | None]:
     """Return the images of tables, and the labels that are not class numbers."""
-    made_by, settled = _describe_tables(paths)
+    access = Access.among(reading)
+    made_by, settled = _describe_tables(paths, access)
     name = _name_index(paths, base, chosen)
     image, label, classes, missing_labels, *text = chosen
 
@@ -97,10 +99,11 @@ def _open_images(
         packer = RowPacker(classes, missing_labels=missing_labels, text=TextOptions(*text))
         with ProgressBar("indexing", show_after_s=SHOW_AFTER_S) as bar:
             for path in paths:
-                _pack_table(packer, path, base, choose_reader(path)(path, image, label, packer.labels), bar)
-            return index_list(packer, bar)
+                rows = choose_reader(path)(path, image, label, packer.labels, access)
+                _pack_table(packer, path, base, rows, bar)
+            return index_list(packer, bar, access=access)
 
-    samples, labels = load_or_make(name if settled else None, made_by, make, rescan=rescan)
+    samples, labels = load_or_make(name if settled else None, made_by, make, access, rescan=rescan)
     options = check_reading([samples.root], **reading)
 
     def reopen(rescan: bool) -> IndexedSource:
@@ -153,10 +156,10 @@ def _pack_table(packer: RowPacker, path: bytes, base: bytes | None, rows: Iterat
         raise LoaderError("E-NODATA", "the table has no rows", fix="pass a table with one row per image", path=path)
 
 
-def _describe_tables(paths: list[bytes]) -> tuple[str, bool]:
+def _describe_tables(paths: list[bytes], access: Access) -> tuple[str, bool]:
     """Return sizes, times and inodes of tables, and whether any later change would change these."""
     if is_url(paths[0]):
-        store = ObjectStore()
+        store = ObjectStore(access)
         objects = [store.stat(path.decode()) for path in paths]
         return json.dumps(objects), all(each.version.is_known for each in objects)
     try:

@@ -15,6 +15,7 @@ from penstock.loaders.data.labels.choose_columns import TABLE_LABELS, choose_col
 from penstock.loaders.data.labels.label_rows import LabelRows
 from penstock.loaders.data.labels.row_errors import Fail, RowOrigin
 from penstock.loaders.data.labels.text_places import Twice, load_json
+from penstock.loaders.data.remote.access import DEFAULT, Access
 from penstock.loaders.data.remote.object_store import is_url
 from penstock.loaders.data.remote.path_or_url import read_whole, without_query
 from penstock.loaders.data.tables.row_packer import NO_LABEL
@@ -27,13 +28,15 @@ _BATCH_ROWS = 1 << 14
 Row = tuple[int, object, Any]  # line number, path, label (or NO_LABEL, or a dict of several)
 
 
-def read_csv(path: bytes, image: object, label: object, labels: LabelRows | None = None) -> Iterator[Row]:
+def read_csv(
+    path: bytes, image: object, label: object, labels: LabelRows | None = None, access: Access = DEFAULT
+) -> Iterator[Row]:
     """Yield the rows of a CSV file, or a tab-separated one if its name ends in .tsv, as strings.
 
     The first line names the columns. Empty lines are skipped. Raises LoaderError E-FORMAT, OSError.
     """
     fail = RowOrigin(path, "line")
-    with _open_text(path) as file:
+    with _open_text(path, access) as file:
         reader = csv.reader(file, delimiter=_delimiter(path), skipinitialspace=True, strict=True)
         try:
             header = next(reader, None)
@@ -56,14 +59,16 @@ def read_csv(path: bytes, image: object, label: object, labels: LabelRows | None
             raise fail(reader.line_num, str(error)) from error
 
 
-def read_json_lines(path: bytes, image: object, label: object, labels: LabelRows | None = None) -> Iterator[Row]:
+def read_json_lines(
+    path: bytes, image: object, label: object, labels: LabelRows | None = None, access: Access = DEFAULT
+) -> Iterator[Row]:
     """Yield the rows of a file with one JSON object per line; the first names the columns. A label may be absent.
 
     Raises LoaderError E-FORMAT, OSError.
     """
     fail = RowOrigin(path, "line")
     first = 0
-    with _open_text(path) as file:
+    with _open_text(path, access) as file:
         for number, line in enumerate(file, start=1):
             if line.isspace():
                 continue
@@ -80,16 +85,18 @@ def read_json_lines(path: bytes, image: object, label: object, labels: LabelRows
             yield number, row[paths], NO_LABEL if named is None else map_targets(row.get, named)
 
 
-def read_parquet(path: bytes, image: object, label: object, labels: LabelRows | None = None) -> Iterator[Row]:
+def read_parquet(
+    path: bytes, image: object, label: object, labels: LabelRows | None = None, access: Access = DEFAULT
+) -> Iterator[Row]:
     """Yield the rows of a Parquet file. Raises LoaderError E-FORMAT, E-DEPENDENCY; ValueError for other columns."""
-    schema = read_schema(path)
+    schema = read_schema(path, access)
     paths, named = choose_columns(schema.names, image, label, printable(path), labels)
     kind = schema.field(paths).type
     if not holds_paths(kind.value_type if import_pyarrow().types.is_dictionary(kind) else kind):
         raise ValueError(f"column {paths!r} of {printable(path)} must contain paths (strings), got {kind}")
     number = 0
     columns = named if isinstance(named, dict) else {} if named is None else {"": named}
-    with open_file(path) as (table, _):
+    with open_file(path, access=access) as (table, _):
         for batch in table.iter_batches(_BATCH_ROWS, columns=list(dict.fromkeys([paths, *columns.values()]))):
             images = batch.column(paths).to_pylist()
             for name, column in columns.items():
@@ -130,10 +137,10 @@ def _parse(line: str, fail: Fail, number: int) -> dict[str, object]:
     return row
 
 
-def _open_text(path: bytes) -> TextIO:
+def _open_text(path: bytes, access: Access = DEFAULT) -> TextIO:
     """Open UTF-8 text, with or without a byte order mark; other bytes are kept, since file names may contain any."""
     if is_url(path):
-        file = io.BytesIO(read_whole(path))
+        file = io.BytesIO(read_whole(path, access))
         return io.TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline="")
     return open(os.fsdecode(path), encoding="utf-8-sig", errors="surrogateescape", newline="")
 
@@ -152,6 +159,6 @@ def choose_reader(path: bytes) -> Callable[..., Iterator[Row]]:
     """Return the function that reads the rows of a table, by its suffix.
 
     Its arguments are the path, the columns of images and labels, and optionally the LabelRows of the labels, which
-    receive the labels with ":float" after their columns, and the categories that the table declares.
+    receive the labels with ":float" after their columns, and the categories that the table declares; and the Access.
     """
     return _READERS[os.fsdecode(os.path.splitext(without_query(path))[1]).lower()]

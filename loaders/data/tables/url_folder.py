@@ -8,6 +8,7 @@ from typing import Any
 from penstock.loaders.data.files.folder_scan import ClassFolders, Subfolder, is_walked, refuse_empty_classes
 from penstock.loaders.data.files.indexed_source import IndexedSource
 from penstock.loaders.data.files.left_out import HIDDEN, explain_name, is_image_name, warn_of_left_out, warn_of_parts
+from penstock.loaders.data.remote.access import Access
 from penstock.loaders.data.remote.object_stats import REMOTE_THREADS
 from penstock.loaders.data.remote.object_store import ObjectStore
 from penstock.loaders.data.remote.remote_object import RemoteObject
@@ -24,7 +25,7 @@ def open_url_folder(url: bytes, **reading: Any) -> IndexedSource:
     """
     options = check_reading([url], **reading)
     root = url.rstrip(b"/")
-    samples = UrlFolderScan(root).writer.save()
+    samples = UrlFolderScan(root, options).writer.save()
     warn_of_left_out(samples.header.skipped, samples.header.examples, printable(root))
     warn_of_parts(samples.classes, printable(root))
     refuse_empty_classes(samples, fix="remove the class folder without images")
@@ -38,8 +39,8 @@ def open_url_folder(url: bytes, **reading: Any) -> IndexedSource:
 class UrlFolderScan(ClassFolders):
     """A scan of the images below a URL; class folders are listed in parallel."""
 
-    def __init__(self, root: bytes) -> None:
-        self._prefix, self._store = root.decode() + "/", ObjectStore()
+    def __init__(self, root: bytes, access: Access) -> None:
+        self._prefix, self._store = root.decode() + "/", ObjectStore(access)
         super().__init__(root, root)
 
     def _list_root(self, images: ContainerTable) -> list[Subfolder]:

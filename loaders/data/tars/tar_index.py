@@ -23,6 +23,7 @@ from penstock.loaders.data.labels.label_rows import LabelRows
 from penstock.loaders.data.labels.row_errors import Fail
 from penstock.loaders.data.labels.stored_labels import ALONE, Labels, take_labels
 from penstock.loaders.data.labels.text_places import WHOLE_JSON, read_texts
+from penstock.loaders.data.remote.access import Access
 from penstock.loaders.data.remote.object_store import ObjectStore, is_url
 from penstock.loaders.data.samples.samples_writer import LeftOut, SamplesWriter
 from penstock.loaders.data.samples.saved_texts import TEXT
@@ -93,14 +94,14 @@ class IndexSettings:
         return digest.hexdigest()
 
 
-def index_tars(paths: Sequence[bytes], settings: IndexSettings) -> tuple[SamplesWriter, Labels]:
+def index_tars(paths: Sequence[bytes], settings: IndexSettings, access: Access) -> tuple[SamplesWriter, Labels]:
     """Scan tars; return the index to save, and labels that are not class numbers. Raises LoaderError.
 
     The samples are in the order of the tars and of their keys.
     """
     places = label_places(settings.label) if settings.table is None else LabelPlaces(())
     places = places.with_text(settings.text.place)
-    tars, whole_names = _scan(paths, settings, places)
+    tars, whole_names = _scan(paths, settings, places, ObjectStore(access))
     writer = SamplesWriter(kind=KIND)
     left_out = writer.left_out = _count_left_out(tars)
     for tar in tars:
@@ -282,7 +283,9 @@ def _refuse_parts(folders: Sequence[bytes | None], fail: Fail) -> None:
         raise fail(0, cause, fix)
 
 
-def _scan(paths: Sequence[bytes], settings: IndexSettings, places: LabelPlaces) -> tuple[list[TarSamples], bool]:
+def _scan(
+    paths: Sequence[bytes], settings: IndexSettings, places: LabelPlaces, store: ObjectStore
+) -> tuple[list[TarSamples], bool]:
     """Return the samples of each tar, and whether their keys go up to the last dot."""
     with ProgressBar("indexing", show_after_s=SHOW_AFTER_S) as bar:
 
@@ -291,9 +294,9 @@ def _scan(paths: Sequence[bytes], settings: IndexSettings, places: LabelPlaces) 
 
         image = settings.image
         if any(suffix.startswith(EVERY) for suffix in image):
-            return list(scan_tars(paths, image, places, show, True)), True
+            return list(scan_tars(paths, image, places, store, show, True)), True
         tars = list[TarSamples]()
-        for tar in scan_tars(paths, image, places, show):
+        for tar in scan_tars(paths, image, places, store, show):
             tars.append(tar)
             if tar.series is not None and not image:
                 break
@@ -304,7 +307,7 @@ def _scan(paths: Sequence[bytes], settings: IndexSettings, places: LabelPlaces) 
             whole_names = bool(tars[-1].series) or (
                 not has_label and any(tar.longer_label or tar.longer_text for tar in tars)
             )
-        return list(scan_tars(paths, image, places, show, True)) if whole_names else tars, whole_names
+        return list(scan_tars(paths, image, places, store, show, True)) if whole_names else tars, whole_names
 
 
 class _Stopped(Exception):
@@ -315,6 +318,7 @@ def scan_tars(
     paths: Sequence[bytes],
     image: Sequence[bytes],
     places: LabelPlaces,
+    store: ObjectStore,
     progress: Callable[[int, int], None],
     whole_names: bool = False,
 ) -> Iterator[TarSamples]:
@@ -324,12 +328,13 @@ def scan_tars(
         paths: paths of the files.
         image: suffixes of the images; none for automatic.
         places: where labels may be.
+        store: reads tars at URLs.
         progress: called periodically with (bytes scanned, bytes of all tars).
         whole_names: whether keys go up to the last dot of a name.
 
     Raises the LoaderError of the first tar that has one.
     """
-    passed, sizes, stopped, store = [0] * len(paths), [0] * len(paths), threading.Event(), ObjectStore()
+    passed, sizes, stopped = [0] * len(paths), [0] * len(paths), threading.Event()
 
     def scan(number: int) -> TarSamples:
         with open_tar(paths[number], store) as tar:

@@ -15,6 +15,7 @@ from penstock.loaders.data.labels.class_numbers import checked_classes_by_label
 from penstock.loaders.data.labels.collect_texts import LEAVE_OUT, RAISE, TextOptions
 from penstock.loaders.data.labels.labelled import serve_labels
 from penstock.loaders.data.labels.text_places import JSON
+from penstock.loaders.data.remote.access import DEFAULT, Access
 from penstock.loaders.data.remote.object_store import ObjectStore, is_url
 from penstock.loaders.data.remote.open_samples import load_or_make, serve_samples
 from penstock.loaders.data.remote.path_or_url import absolute
@@ -100,8 +101,8 @@ def open_tars(
     reads = check_reading(paths, **reading)
     paths = list(map(absolute, paths))
     name = settings.digest(path if is_url(path) else os.path.realpath(path) for path in paths).encode() + b".index"
-    make = partial(index_tars, paths, settings)
-    samples, labels = load_or_make(name, settings.digest(), make, rescan=checked_bool("rescan", rescan))
+    make = partial(index_tars, paths, settings, reads)
+    samples, labels = load_or_make(name, settings.digest(), make, reads, rescan=checked_bool("rescan", rescan))
     if settings.table is not None and isinstance(label, (str, os.PathLike)):
         label = os.path.abspath(label)
     options: dict[str, Any] = {"image": image, "label": label, "classes": classes, "missing_labels": missing_labels}
@@ -140,11 +141,11 @@ def _warn_of_content(index: Samples, paths: Sequence[bytes], may_be_parts: bool)
         warn_of_parts(index.classes, tars, f"write one tar for each, or {instead}")
 
 
-def is_tar_folder(path: bytes) -> bool:
+def is_tar_folder(path: bytes, access: Access = DEFAULT) -> bool:
     """Return whether a folder contains tars, but no images and no folders; stops at the first of these."""
     has_tar = False
     if is_url(path):
-        folders, names = _list_url(path)
+        folders, names = _list_url(path, access)
         suffixes = {os.path.splitext(name.lower())[1] for name in names}
         return not folders and SUFFIX in suffixes and not suffixes & IMAGE_SUFFIXES
     try:
@@ -164,7 +165,7 @@ def is_tar_folder(path: bytes) -> bool:
 def open_tar_folder(path: bytes, **options: Any) -> Source:
     """Open the tars in a folder or below a URL, sorted by name (bytes), as open_tars does."""
     if is_url(path):
-        found = [name.encode() for name in _list_url(path)[1]]
+        found = [name.encode() for name in _list_url(path, Access.among(options))[1]]
     else:
         try:
             found = [os.path.join(path, name) for name in sorted(os.listdir(path)) if not name.startswith(b".")]
@@ -180,11 +181,11 @@ def open_tar_folder(path: bytes, **options: Any) -> Source:
     return source
 
 
-def _list_url(url: bytes) -> tuple[list[str], list[str]]:
+def _list_url(url: bytes, access: Access) -> tuple[list[str], list[str]]:
     """Return the URLs of folders and objects directly below `url`, sorted, without names that begin with a dot."""
     folder = url.decode() + "/"
     refuse_http(folder)
-    folders, objects = ObjectStore().list_folder(folder)
+    folders, objects = ObjectStore(access).list_folder(folder)
     shown = [[name for name in names if name[len(folder)] != "."] for names in (folders, objects)]
     return shown[0], shown[1]
 

@@ -184,5 +184,5 @@ def test_lists_of_urls_and_paths_are_refused(server: RangeServer) -> None:
 
 
 def test_url_options_apply_to_every_kind() -> None:
-    names = ("requests", "bytes_ahead", "local_cache", "local_bytes")
+    names = ("requests", "bytes_ahead", "local_cache", "local_bytes", "retry_s")
     assert json.dumps(split_options(dict.fromkeys(names, 1))[0]) == json.dumps(dict.fromkeys(names, 1))

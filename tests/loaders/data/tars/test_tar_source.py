@@ -52,7 +52,9 @@ def scans(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Numbers of tars that were scanned, one per scan."""
     found: list[int] = []
     plain = tar_source.index_tars
-    monkeypatch.setattr(tar_source, "index_tars", lambda paths, s: (found.append(len(paths)), plain(paths, s))[1])
+    monkeypatch.setattr(
+        tar_source, "index_tars", lambda paths, *about: (found.append(len(paths)), plain(paths, *about))[1]
+    )
     return found
 
 
