@@ -19,8 +19,10 @@ from penstock.pipelines.errors import LoaderError
 BLOCK = 512  # bytes: headers and contents begin at multiples of it
 FOLDER, AFTER_END, NO_END = "folder", "data after the end of a tar", "tar without an end-of-archive block"
 LONG_END = "more zeros after the end of a tar than padding"
-_LOCAL_WINDOW = 4096  # bytes: a label next to an image is often in the same page as the next header
-_REMOTE_WINDOW = 1 << 20  # a request costs as much as reading a few hundred kilobytes
+_PAGE = 4096  # bytes: a label next to an image is often in the same page as the next header
+MOST_REMOTE = 1 << 20  # bytes of a request that reads the members with their headers
+# A request for a header takes as long as reading so many bytes: 20 ms at 3 MB/s, for each of many tars at once.
+_REQUEST_BYTES = 1 << 16
 _ZEROS = bytes(BLOCK)
 _AFTER_END_BYTES = 1 << 16  # bytes read after the end, to check for padding
 _MOST_EXTENDED_BYTES = 1 << 20  # of a long name or a pax header
@@ -45,12 +47,12 @@ class OpenTar(NamedTuple):
     Attributes:
         container: the file's current name, size and version.
         read: function of (start, number of bytes); may return fewer bytes, but returns none only at the end.
-        window: number of bytes to read at once.
+        most: largest number of bytes to read at once; _PAGE for a file.
     """
 
     container: Container
     read: Callable[[int, int], bytes]
-    window: int
+    most: int
 
 
 @contextlib.contextmanager
@@ -64,14 +66,14 @@ def open_tar(path: bytes, store: ObjectStore) -> Iterator[OpenTar]:
             count = min(count, found.size - start)
             return bytes(store.read(url, start, count, found.version).data) if count > 0 else b""
 
-        yield OpenTar(Container(path, *found), read, _REMOTE_WINDOW)
+        yield OpenTar(Container(path, *found), read, MOST_REMOTE)
         return
     try:
         fd = with_retries(lambda: open_regular(path))
         try:
             before = os.fstat(fd)
             container = Container.of_file(path, before)
-            yield OpenTar(container, lambda start, count: os.pread(fd, count, start), _LOCAL_WINDOW)
+            yield OpenTar(container, lambda start, count: os.pread(fd, count, start), _PAGE)
             after = os.fstat(fd)
         finally:
             os.close(fd)
@@ -90,7 +92,11 @@ class Member(NamedTuple):
 
 
 class TarReader:
-    """Reads the headers of an open tar one after another, and small contents, all by pread.
+    """Reads the headers of an open tar one after another, and small contents, all by pread or by requests.
+
+    Each header says where the next one begins, so a request waits for the last one. If members are large, a request
+    reads a header with the small members next to it: a page, or more if these need more. If members are small, it reads
+    up to OpenTar.most bytes.
 
     It supports v7, ustar, GNU (long names, numbers in base 256) and pax headers. An archive without end-of-archive
     blocks is accepted if its last member is complete, and counted. Data after an end-of-archive block is ignored.
@@ -106,7 +112,10 @@ class TarReader:
         self.path, self.size, self.position = tar.container.name, tar.container.size if end is None else end, 0
         self.left_out = LeftOut()
         self._tar = tar
-        self._window, self._window_start = b"", 0
+        self._window, self._window_start, self._window_size = b"", 0, _PAGE
+        self._page, self._page_start = _PAGE, 0  # bytes that a header needs, and where the last ones would be read
+        self._page_end = 0 if tar.most > _PAGE else 1 << 63
+        self._distance = 0.0  # mean of the last distances between such places
         self._earlier: dict[bytes, Member] | None = None
 
     def members(self) -> Iterator[Member]:
@@ -151,9 +160,13 @@ class TarReader:
     def read(self, start: int, count: int) -> bytes:
         """Return `count` bytes from `start` on. Raises OSError, LoaderError E-CHANGED if the file shrank."""
         begin = start - self._window_start
-        if begin >= 0 and begin + count <= len(self._window):
-            return self._window[begin : begin + count]
-        return self._pread(start, count, count)
+        if begin < 0 or begin + count > len(self._window):
+            if 0 <= begin <= len(self._window) <= self._window_size <= _REQUEST_BYTES:  # only its header was read
+                self._page = min(max(self._page, (begin + count) * 3 // 2), _REQUEST_BYTES, self._tar.most)
+            begin = self._fill(start, count)
+        if start <= self._page_end <= start + count:
+            self._page_end = start + count + 2 * BLOCK  # the next header comes with it
+        return self._window[begin : begin + count]
 
     def _next_header(self) -> bytes | None:
         """Return the header at `position`, None at the end."""
@@ -164,11 +177,13 @@ class TarReader:
                 self.left_out.add(NO_END, self.path)
             return None
         begin = at - self._window_start
+        if at >= self._page_end:
+            self._measure_distance(at)
         if begin < 0 or begin + BLOCK > len(self._window):
-            self._window, self._window_start, begin = self._pread(at, BLOCK, self._tar.window), at, 0
+            begin = self._fill(at, BLOCK)
         header = self._window[begin : begin + BLOCK]
         if header == _ZEROS:
-            rest = self._pread(at, min(_AFTER_END_BYTES, self.size - at), _AFTER_END_BYTES)
+            rest = self.read(at, min(_AFTER_END_BYTES, self.size - at))
             if rest.strip(b"\0"):
                 self.left_out.add(AFTER_END, self.path)
             elif self.size - at > _AFTER_END_BYTES:
@@ -185,6 +200,22 @@ class TarReader:
             raise self._damaged(0)
         if rest.strip(b"\0"):
             raise self._cut("it ends in the middle of a header")
+
+    def _measure_distance(self, at: int) -> None:
+        """Update the mean distance between the places where requests for a page each would begin."""
+        distance = at - self._page_start
+        self._distance += (distance - self._distance) / (8 if self._distance else 1)
+        self._page_start, self._page_end = at, at + self._page
+
+    def _fill(self, start: int, count: int) -> int:
+        """Read the window from `start` on, of at least `count` bytes; return 0, where `start` is in it."""
+        self._window_size = min(4 * self._window_size, self._tar.most)
+        if self._distance > _REQUEST_BYTES or not self._window:
+            self._window_size = self._page
+            self._page -= (self._page - _PAGE) // 32  # a single large label does not matter for long
+        most = max(self._window_size, count + self._page * (count > BLOCK))  # with the header after a label
+        self._window, self._window_start = self._pread(start, count, most), start
+        return 0
 
     def _pread(self, start: int, least: int, most: int) -> bytes:
         """Return `least` to `most` bytes from `start` on."""

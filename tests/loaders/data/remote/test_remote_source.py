@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+import random
 import tarfile
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
-from range_server import RangeServer
+from range_server import RangeServer, serve_ranges
 from remote_photos import PARTS, open_loader, open_remote
 from served_rows import Row, serve
+from tar_files import write_tar
 
 from penstock.loaders import open_source
 from penstock.loaders.data.files.image_folder import ImageFolder
@@ -126,3 +128,15 @@ def test_a_closed_loader_stops_fetching(server: RangeServer, photos: ImageFolder
     before = server.requests["all"]
     time.sleep(0.3)
     assert server.requests["all"] == before
+
+
+def test_only_headers_and_labels_of_tars_are_fetched_to_index_them(tmp_path: Path) -> None:
+    content = random.Random(1).randbytes(400_000)
+    for number in range(3):
+        files = [(f"{i}.{s}", b"%d" % i if s == "cls" else content) for i in range(9) for s in ("cls", "jpg")]
+        write_tar(tmp_path / f"{number}.tar", files)
+    with serve_ranges(tmp_path) as server:
+        source = open_source(f"{server.url}/{{0..2}}.tar")
+        assert source.labels(np.arange(27)).tolist() == 3 * list(range(9))
+        assert server.num_bytes < 30 * len(content) / 50
+        assert server.requests["all"] <= 27 + 3 * 3

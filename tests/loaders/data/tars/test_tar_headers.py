@@ -8,14 +8,26 @@ import tarfile
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tar_files import BLOCK, END, entry, gnu_tar, header, pad, pax, seal, write_tar
 
 from penstock.loaders.data.remote.object_store import ObjectStore
-from penstock.loaders.data.tars.tar_headers import AFTER_END, FOLDER, NO_END, Member, TarReader, open_tar
+from penstock.loaders.data.samples.version import Container
+from penstock.loaders.data.tars.tar_headers import (
+    AFTER_END,
+    FOLDER,
+    MOST_REMOTE,
+    NO_END,
+    Member,
+    OpenTar,
+    TarReader,
+    open_tar,
+)
 from penstock.pipelines.errors import LoaderError
 
 FORMATS = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}
+SAMPLE = ("json", "jpg")
 LONG = "/".join(["folder-of-twenty-chars"] * 12) + "/" + "x" * 120 + ".jpg"  # 400 bytes
 NAMES = [
     "a.jpg",
@@ -341,3 +353,80 @@ def test_only_headers_are_read(tmp_path: Path) -> None:
     before = count_bytes()
     assert len(read(path)[0]) == 20
     assert count_bytes() - before < 200_000
+
+
+# ---- requests ----
+
+
+def count_requests(path: Path, labels: tuple[bytes, ...] = ()) -> tuple[list[Member], list[int]]:
+    """Return the members of a tar as if it was at a URL, whose `labels` are read; and the bytes of each request."""
+    data, requests = path.read_bytes(), list[int]()
+
+    def read(start: int, count: int) -> bytes:
+        assert 0 <= start < len(data)
+        requests.append(len(data[start : start + count]))
+        return data[start : start + count]
+
+    tar = OpenTar(Container.of_file(os.fsencode(path), path.stat()), read, MOST_REMOTE)
+    reader, members = TarReader(tar), list[Member]()
+    for member in reader.members():
+        members.append(member)
+        if member.name.endswith(labels or b"\0"):
+            assert reader.read(member.start, member.size) == data[member.start : member.start + member.size]
+    return members, requests
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize(
+    ("image_bytes", "label_bytes", "most_requests", "most_share"),
+    [
+        (110_000, (2, 3), 1.05, 0.05),  # requests per sample, share of the tar
+        (1_000_000, (2, 3), 1.05, 0.005),
+        (300_000, (2_000, 9_000), 1.25, 0.08),
+        (110_000, (30_000, 30_001), 1.25, 0.6),
+        (30_000, (2, 3), 0.1, 1.0),
+        (1_000, (2, 3), 0.05, 1.0),
+    ],
+)
+def test_requests_read_headers_with_labels_and_small_members_whole(
+    tmp_path: Path,
+    form: str,
+    image_bytes: int,
+    label_bytes: tuple[int, int],
+    most_requests: float,
+    most_share: float,
+) -> None:
+    random_, num = random.Random(3), 200
+    files = [
+        file
+        for i in range(num)
+        for file in (
+            (f"{i:04d}.json", bytes(random_.randrange(*label_bytes))),
+            (f"{i:04d}.jpg", bytes(int(image_bytes * random_.uniform(0.7, 1.3)))),
+        )
+    ]
+    path = write_tar(tmp_path / "x.tar", files, FORMATS[form])
+    members, requests = count_requests(path, (b"json",))
+    assert members == read(path)[0]
+    assert len(requests) <= num * most_requests + 6
+    assert sum(requests) <= path.stat().st_size * most_share
+
+
+def test_random_tars_are_read_by_requests_as_from_the_disk(tmp_path: Path) -> None:
+    random_ = random.Random(11)
+    for trial in range(40):
+        largest = random_.choice([10, 3_000, 200_000])
+        names = [
+            "k" * random_.choice([1, 30, 99, 101, 250]) + f"{i}{random_.choice(['.cls', '.jpg'])}" for i in range(30)
+        ]
+        files = [(name, random_.randbytes(random_.choice([0, 511, random_.randrange(largest)]))) for name in names]
+        path = write_tar(tmp_path / "x.tar", files, random_.choice([tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]))
+        assert count_requests(path, (b"cls",))[0] == read(path)[0], trial
+
+
+def test_a_single_large_label_does_not_enlarge_all_requests(tmp_path: Path) -> None:
+    files = [(f"{i}.{s}", bytes(200_000 if s == "jpg" else 60_000 * (i == 5))) for i in range(300) for s in SAMPLE]
+    path = write_tar(tmp_path / "x.tar", files, tarfile.USTAR_FORMAT)
+    _, requests = count_requests(path, (b"json",))
+    assert len(requests) < 320
+    assert np.mean(requests[-100:]) < 5000
