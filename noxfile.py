@@ -11,6 +11,7 @@ import ctypes.util
 import os
 import re
 import shutil
+from collections.abc import Sequence
 from glob import glob
 from pathlib import Path
 
@@ -44,8 +45,15 @@ SELECTION = (  # decoders, pixels, cache, the contract of all backends, the drop
 LEFT_OUT = "dali or memory or bombs or flipped or million or leaks or missing_package"
 
 
-def run(session: nox.Session, *, oldest: bool = False, turbojpeg: str = "turbojpeg", simd: bool = False) -> None:
-    """Install the package's requirements and run SELECTION.
+def run(
+    session: nox.Session,
+    *more: str,
+    tests: Sequence[str] = SELECTION,
+    oldest: bool = False,
+    turbojpeg: str = "turbojpeg",
+    simd: bool = False,
+) -> None:
+    """Install the package's requirements and `more`, and run `tests`.
 
     oldest: take the lowest version of each requirement. turbojpeg: the extra that drives libjpeg-turbo. simd: take
     Pillow-SIMD instead of Pillow.
@@ -59,7 +67,7 @@ def run(session: nox.Session, *, oldest: bool = False, turbojpeg: str = "turbojp
         wanted = ["pillow-simd" if line.startswith("pillow") else line for line in wanted]
     is_lenient = "--if-installable" in session.posargs
     # torch alone and first: the open range of another package may install another build of it.
-    for lines in ([line for line in wanted if line.startswith("torch")], [*wanted, *TOOLS]):
+    for lines in ([line for line in wanted if line.startswith("torch")], [*wanted, *more, *TOOLS]):
         try:
             limit = ("timeout", "600") if is_lenient else ()
             pip = ("python", "-m", "pip", "install", "--quiet", "--no-compile", "--disable-pip-version-check")
@@ -69,9 +77,9 @@ def run(session: nox.Session, *, oldest: bool = False, turbojpeg: str = "turbojp
             if not is_lenient:
                 raise
             session.skip("its packages cannot be installed")
-    more = [word for word in session.posargs if word != "--if-installable"]
+    words = [word for word in session.posargs if word != "--if-installable"]
     pytest = ("python", "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-k", f"not ({LEFT_OUT})")
-    session.run(*pytest, *SELECTION, *more, env={"PYTHONPATH": "build/path"})
+    session.run(*pytest, *tests, *words, env={"PYTHONPATH": "build/path"})
 
 
 @nox.session(python="3.10")
@@ -99,3 +107,9 @@ def newest(session: nox.Session) -> None:
 def simd(session: nox.Session) -> None:
     """Run with Pillow-SIMD, which is compiled."""
     run(session, simd=True)
+
+
+@nox.session(python="3.11")
+def ray(session: nox.Session) -> None:
+    """Run the guide to Ray on a cluster of this machine."""
+    run(session, "ray[train]>=2.60", tests=("tests/docs/test_ray_guide.py",))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+import warnings
 
 import torch.distributed as dist
 
@@ -31,7 +33,7 @@ def is_joined() -> bool:
 def distributed_place(
     rank: int | None = None, world_size: int | None = None, *, certain: bool = True
 ) -> tuple[int, int]:
-    """Return (rank, world size): the arguments, or those of torch.distributed, or those of a launcher, or (0, 1).
+    """Return (rank, world size): the arguments, those of torch.distributed, Ray Train or a launcher, or (0, 1).
 
     The launchers are torchrun (RANK and WORLD_SIZE), Horovod and mpirun. A launcher may set only WORLD_SIZE if a
     process group that starts later sets the rank: until then `certain=False` assumes rank 0. `certain=True`
@@ -47,6 +49,8 @@ def distributed_place(
     if is_joined():
         _group_size = dist.get_world_size()
         return dist.get_rank(), _group_size
+    if (place := _ray_place()) is not None:
+        return place
     rank, world_size = _variable("RANK"), _variable("WORLD_SIZE")
     if rank is None and (world_size or 1) == 1:
         rank, world_size = _launched_place(certain=certain)
@@ -59,6 +63,24 @@ def distributed_place(
     if certain and rank is None:
         _warn_if_one_of_several()
     return (0 if world_size is None else rank or 0), world_size or 1
+
+
+def _ray_place() -> tuple[int, int] | None:
+    """Return (rank, world size) of one of several workers of Ray Train; None elsewhere.
+
+    Ray's TorchTrainer starts torch.distributed, but other trainers only tell the place to Ray's own context.
+    """
+    train = sys.modules.get("ray.train")  # a worker has imported it
+    if train is None:
+        return None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # outside a training function, older versions warn, and say 1
+        try:
+            context = train.get_context()
+            rank, world_size = context.get_world_rank(), context.get_world_size()
+        except (RuntimeError, DeprecationWarning):  # newer versions raise
+            return None
+    return (rank, world_size) if (world_size or 1) > 1 else None
 
 
 def _launched_place(*, certain: bool) -> tuple[int | None, int | None]:

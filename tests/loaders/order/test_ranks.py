@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Callable
 
 import pytest
@@ -65,6 +67,44 @@ def place_in(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Place]:
 def test_the_place_comes_from_the_variables(place_in: Callable[..., Place], setting: str, place: Place) -> None:
     assert place_in(setting) == place_in(setting, certain=False) == place
     assert distributed_place(3, 4) == (3, 4)
+
+
+class RayTrain:
+    """A stand-in for ray.train: `place` is its context's, an error is raised; `warns`: as older versions."""
+
+    def __init__(self, place: Place | Exception, *, warns: bool = False) -> None:
+        self.place, self.warns = place, warns
+
+    def get_context(self) -> RayTrain:
+        if isinstance(self.place, Exception):
+            raise self.place
+        return self
+
+    def get_world_rank(self) -> int:
+        if self.warns:
+            warnings.warn("`get_world_rank` is meant to only be called inside a function", stacklevel=1)
+        return self.place[0]  # type: ignore[index]
+
+    def get_world_size(self) -> int:
+        return self.place[1]  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("train", "setting", "place"),
+    [
+        (RayTrain((1, 2)), "", (1, 2)),
+        (RayTrain((1, 2)), "PMI_RANK=3 PMI_SIZE=4", (1, 2)),  # of the process that started Ray on this node
+        (RayTrain((0, 1)), "RANK=1 WORLD_SIZE=4", (1, 4)),
+        (RayTrain((0, 1), warns=True), "", (0, 1)),  # outside a training function
+        (RayTrain(RuntimeError("outside of a Ray Train training function")), "RANK=1 WORLD_SIZE=2", (1, 2)),
+        (RayTrain(DeprecationWarning("in a function passed to Ray Tune")), "", (0, 1)),
+    ],
+)
+def test_the_place_comes_from_ray_train(
+    place_in: Callable[..., Place], monkeypatch: pytest.MonkeyPatch, train: RayTrain, setting: str, place: Place
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray.train", train)
+    assert place_in(setting) == place_in(setting, certain=False) == place
 
 
 @pytest.mark.parametrize(
