@@ -5,9 +5,12 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Iterable, Sequence
+from email.utils import parsedate_to_datetime
+from functools import partial
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
+from penstock.loaders.data.remote.curl_requests import Answer, CurlRequests, Request, has_curl
 from penstock.loaders.data.remote.local_copy import LocalCopy
 from penstock.loaders.data.remote.object_store import Deadline, ObjectStore
 from penstock.loaders.data.samples.version import Version
@@ -54,6 +57,8 @@ class Fetcher:
         self._lock = threading.Lock()
         self._coming: dict[int, tuple[Range, Future[memoryview], int]] = {}  # by sample, with the number of takers
         self._ahead = 0
+        self._versions = {}
+        self._curl = CurlRequests(lambda: requests)
         forgetting.add(self)
 
     @property
@@ -76,9 +81,59 @@ class Fetcher:
                 new[wanted] = future
             if self._pool is None and new:
                 self._pool = ThreadPoolExecutor(self._num_threads, "penstock-fetch")
-        for request in join_neighbours(new):
-            assert self._pool is not None
-            self._pool.submit(self._begin, [(wanted, new[wanted]) for wanted in request])
+        fast: list[Request] = []
+        for ranges in join_neighbours(new):
+            request = [(wanted, new[wanted]) for wanted in ranges]
+            first, last = ranges[0], ranges[-1]
+            plain = self._plain_request(first.url)
+            if plain is None:
+                assert self._pool is not None
+                self._pool.submit(self._begin, request)
+                continue
+            fast.append(
+                Request(
+                    *plain,
+                    first.start,
+                    last.start + last.size - first.start,
+                    partial(self._may_begin, request),
+                    partial(self._finish, request),
+                )
+            )
+        if fast:
+            self._curl.submit(fast)
+
+    def _plain_request(self, url: str):
+        return (url, ())
+
+    @staticmethod
+    def _may_begin(request) -> bool:
+        request[:] = [one for one in request if one[1].set_running_or_notify_cancel()]
+        return bool(request)
+
+    def _finish(self, request, answer: Answer) -> None:
+        first, last = request[0][0], request[-1][0]
+        size = last.start + last.size - first.start
+        headers = answer.headers
+        place, _, total = headers.get(b"content-range", b"").rpartition(b"/")
+        if (
+            answer.status == 206
+            and len(answer.data) == size
+            and place == b"bytes %d-%d" % (first.start, first.start + size - 1)
+            and self._version(headers.get(b"etag"), headers.get(b"last-modified"), total) == first.version
+        ):
+            self._store.requests += 1
+            self._store.num_bytes += size
+            self._deliver(request, memoryview(answer.data))
+        else:
+            self._pool.submit(self._fetch, request, Deadline())
+
+    def _version(self, etag, modified, total):
+        key = (etag, modified, total)
+        found = self._versions.get(key)
+        if found is None:
+            date = parsedate_to_datetime(modified.decode("latin1")) if modified else None
+            found = self._versions[key] = Version.of_object(etag.decode("latin1") if etag else None, date, int(total))
+        return found
 
     def take(self, wanted: Range) -> memoryview:
         """Wait for the bytes of a sample and return them. Raises LoaderError."""
@@ -112,6 +167,7 @@ class Fetcher:
                 future.cancel()
             self._coming.clear()
             self._ahead = 0
+        self._curl.stop()
 
     def _let_go(self, sample: int, future: Future[memoryview]) -> None:
         with self._lock:
@@ -144,6 +200,10 @@ class Fetcher:
             for _, future in request:
                 future.set_exception(error)
             return
+        self._deliver(request, data)
+
+    def _deliver(self, request, data) -> None:
+        first = request[0][0]
         for wanted, future in request:
             own = data[wanted.start - first.start : wanted.start - first.start + wanted.size]
             try:
