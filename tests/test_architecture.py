@@ -94,7 +94,7 @@ LONG_FUNCTIONS: dict[str, str] = {
 }
 
 # Optional packages that only some files may import: import name -> part of those files' names.
-HOMES = {"nvidia": "dali", "h5py": "hdf5", "pyarrow": "arrow", "obstore": "store", "fsspec": "fsspec"}
+HOMES = {"pycurl": "curl", "nvidia": "dali", "h5py": "hdf5", "pyarrow": "arrow", "obstore": "store", "fsspec": "fsspec"}
 CORE_IMPORTS = {
     Requirement(line).name.replace("-", "_").lower()
     for line in tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["dependencies"]

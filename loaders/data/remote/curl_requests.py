@@ -21,6 +21,7 @@ STALLED_BYTES_PER_S, STALLED_S = 1024, 20
 _BUFFER_BYTES = 256 << 10
 _IDLE_S = 30.0  # then the thread ends, and with it its connections
 _MAX_REDIRECTS = 10
+_NAME_SIZES = {len(name) for name in ("etag", "last-modified", "content-range", "content-encoding")}
 
 
 def has_curl() -> bool:
@@ -37,34 +38,41 @@ class Answer(NamedTuple):
 
     Attributes:
         status: HTTP status; 0 without an answer.
-        headers: header lines of the answer, after redirects, with names in lower case.
-        data: the body; b"" for every status but 206.
+        data: the body; b"" for every status but 206, or if it is encoded.
+        etag, modified, place: the headers ETag, Last-Modified and Content-Range.
+        is_untrusted: whether the server's certificate is not trusted.
         seconds: time from the request to the end of its answer.
     """
 
     status: int
-    headers: dict[bytes, bytes]
     data: bytes
+    etag: bytes
+    modified: bytes
+    place: bytes
+    is_untrusted: bool
     seconds: float
 
 
-class Request(NamedTuple):
-    """A request for a range.
+class Job:
+    """A request for a range: a URL that anyone may read with `headers`.
 
     Attributes:
-        url: a URL that anyone may read with `headers`.
-        headers: header lines to send.
+        url, headers: address and header lines to send.
         start, size: the range.
-        begin: called before the request is sent; False drops it.
-        finish: called with the answer, in the thread of the requests; must not block for long.
     """
 
-    url: str
-    headers: tuple[str, ...]
-    start: int
-    size: int
-    begin: Callable[[], bool]
-    finish: Callable[[Answer], None]
+    __slots__ = ("headers", "size", "start", "url")
+
+    def __init__(self, url: str, headers: tuple[str, ...], start: int, size: int) -> None:
+        self.url, self.headers, self.start, self.size = url, headers, start, size
+
+    def begin(self) -> bool:
+        """Return whether the request is still wanted; called before it is sent."""
+        raise NotImplementedError
+
+    def finish(self, answer: Answer) -> None:
+        """Take the answer, in the thread of the requests: without waiting, and without an error."""
+        raise NotImplementedError
 
 
 class CurlRequests:
@@ -79,11 +87,11 @@ class CurlRequests:
         self._state = _State(limit, ca_bundle)
         weakref.finalize(self, self._state.stop)
 
-    def submit(self, requests: Iterable[Request]) -> None:
+    def submit(self, jobs: Iterable[Job]) -> None:
         """Send requests when there is room, in this order."""
-        self._state.submit(requests)
+        self._state.submit(jobs)
 
-    def stop(self) -> None:
+    def drop_waiting(self) -> None:
         """Drop the requests that are not under way, and end the thread when the others are answered."""
         self._state.stop()
 
@@ -93,15 +101,15 @@ class _State:
 
     def __init__(self, limit: Callable[[], int], ca_bundle: str) -> None:
         self.limit, self.ca_bundle = limit, ca_bundle
-        self.queue = collections.deque[Request]()
+        self.queue = collections.deque[Job]()
         self.lock = threading.Lock()
         self.wake_fd = -1  # while the thread lives
         self.is_stopped = False
 
-    def submit(self, requests: Iterable[Request]) -> None:
+    def submit(self, jobs: Iterable[Job]) -> None:
         with self.lock:
             self.is_stopped = False
-            self.queue.extend(requests)
+            self.queue.extend(jobs)
             if self.wake_fd < 0:
                 self.wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
                 threading.Thread(target=_run, args=(self,), name="penstock-fetch").start()
@@ -145,8 +153,8 @@ class _Loop:
         self._epoll.register(state.wake_fd, select.EPOLLIN)
         self._events = dict[int, int]()  # by socket
         self._due: float | None = None  # time at which libcurl wants to be called
-        self._free: list[Any] = []
-        self._under_way = dict[Any, tuple[Request, list[bytes], list[bytes], float]]()
+        self._free: list[_Handle] = []
+        self._under_way = dict[Any, _Handle]()  # by libcurl's handle
         self._multi = pycurl.CurlMulti()
         self._multi.setopt(pycurl.M_SOCKETFUNCTION, self._watch)
         self._multi.setopt(pycurl.M_TIMERFUNCTION, self._set_timer)
@@ -184,56 +192,28 @@ class _Loop:
         return not (may_end and state.end(idle=not events))
 
     def _begin(self) -> None:
+        """Send waiting requests while the limit allows it."""
         state = self._state
         while state.queue and len(self._under_way) < state.limit():
             try:
-                request = state.queue.popleft()
-            except IndexError:  # stopped in between
+                job = state.queue.popleft()
+            except IndexError:  # dropped in between
                 return
-            if not request.begin():
-                continue
-            handle = self._free.pop() if self._free else self._make_handle()
-            head: list[bytes] = []
-            body: list[bytes] = []
-            handle.setopt(self._curl.URL, request.url)
-            handle.setopt(self._curl.HTTPHEADER, list(request.headers))
-            handle.setopt(self._curl.RANGE, f"{request.start}-{request.start + request.size - 1}")
-            handle.setopt(self._curl.HEADERFUNCTION, head.append)
-            handle.setopt(self._curl.WRITEFUNCTION, body.append)
-            handle.setopt(self._curl.MAXFILESIZE_LARGE, max(request.size, _BUFFER_BYTES))
-            self._under_way[handle] = request, head, body, time.monotonic()
-            self._multi.add_handle(handle)
-
-    def _make_handle(self) -> Any:
-        curl, handle = self._curl, self._curl.Curl()
-        for option, value in (
-            (curl.NOSIGNAL, 1),
-            (curl.HTTP_VERSION, curl.CURL_HTTP_VERSION_1_1),  # requests that share a connection share its rate
-            (curl.BUFFERSIZE, _BUFFER_BYTES),
-            (curl.CONNECTTIMEOUT, CONNECT_TIMEOUT_S),
-            (curl.LOW_SPEED_LIMIT, STALLED_BYTES_PER_S),
-            (curl.LOW_SPEED_TIME, STALLED_S),
-            (curl.PROTOCOLS, curl.PROTO_HTTP | curl.PROTO_HTTPS),
-            (curl.REDIR_PROTOCOLS, curl.PROTO_HTTP | curl.PROTO_HTTPS),
-            (curl.FOLLOWLOCATION, 1),
-            (curl.MAXREDIRS, _MAX_REDIRECTS),
-            (curl.NOPROGRESS, 1),
-        ):
-            handle.setopt(option, value)
-        if self._state.ca_bundle:
-            handle.setopt(curl.CAINFO, self._state.ca_bundle)
-        return handle
+            if job.begin():
+                handle = self._free.pop() if self._free else _Handle(self._curl, state.ca_bundle)
+                handle.send(job)
+                self._under_way[handle.curl] = handle
+                self._multi.add_handle(handle.curl)
 
     def _take_finished(self) -> None:
         while True:
             more, good, bad = self._multi.info_read()
-            for handle in (*good, *(each[0] for each in bad)):
-                request, head, body, begun = self._under_way.pop(handle)
-                status = handle.getinfo(self._curl.RESPONSE_CODE) if handle in good else 0
-                self._multi.remove_handle(handle)
+            for curl, error in (*((each, 0) for each in good), *((each[0], each[1]) for each in bad)):
+                handle = self._under_way.pop(curl)
+                self._multi.remove_handle(curl)
                 self._free.append(handle)
-                data = (body[0] if len(body) == 1 else b"".join(body)) if status == 206 else b""
-                request.finish(Answer(status, _parse(head), data, time.monotonic() - begun))
+                job, answer = handle.answer(error)
+                job.finish(answer)
             if not more:
                 return
 
@@ -255,13 +235,75 @@ class _Loop:
         self._due = None if after_ms < 0 else time.monotonic() + after_ms / 1000
 
 
-def _parse(lines: list[bytes]) -> dict[bytes, bytes]:
-    """Return the headers of the last answer."""
-    found: dict[bytes, bytes] = {}
-    for line in lines:
-        if line.startswith(b"HTTP/"):
-            found.clear()
-            continue
-        name, _, value = line.partition(b":")
-        found[name.lower()] = value.strip()
-    return found
+class _Handle:
+    """One request at a time, with the memory for its answer; reused, because libcurl's options cost time."""
+
+    def __init__(self, pycurl: Any, ca_bundle: str) -> None:
+        self._pycurl, self.curl = pycurl, pycurl.Curl()
+        self._url, self._most = "", 0
+        self._headers: tuple[str, ...] | None = None
+        self._job: Job
+        self._head: list[bytes] = []
+        self._body: list[bytes] = []
+        for option, value in (
+            (pycurl.NOSIGNAL, 1),
+            (pycurl.NOPROGRESS, 1),
+            (pycurl.HTTP_VERSION, pycurl.CURL_HTTP_VERSION_1_1),  # HTTP/2 would send all answers in one connection
+            (pycurl.BUFFERSIZE, _BUFFER_BYTES),
+            (pycurl.CONNECTTIMEOUT, CONNECT_TIMEOUT_S),
+            (pycurl.LOW_SPEED_LIMIT, STALLED_BYTES_PER_S),
+            (pycurl.LOW_SPEED_TIME, STALLED_S),
+            (pycurl.PROTOCOLS, pycurl.PROTO_HTTP | pycurl.PROTO_HTTPS),
+            (pycurl.REDIR_PROTOCOLS, pycurl.PROTO_HTTP | pycurl.PROTO_HTTPS),
+            (pycurl.MAXREDIRS, _MAX_REDIRECTS),
+            (pycurl.HEADERFUNCTION, self._head.append),
+            (pycurl.WRITEFUNCTION, self._body.append),
+        ):
+            self.curl.setopt(option, value)
+        if ca_bundle:
+            self.curl.setopt(pycurl.CAINFO, ca_bundle)
+
+    def send(self, job: Job) -> None:
+        """Prepare a request."""
+        pycurl, curl, self._job = self._pycurl, self.curl, job
+        self._head.clear()
+        self._body.clear()
+        if job.url != self._url:
+            curl.setopt(pycurl.URL, job.url)
+            self._url = job.url
+        if job.headers != self._headers:
+            curl.setopt(pycurl.HTTPHEADER, list(job.headers))
+            # They may be secret, and must not be sent to another host.
+            curl.setopt(pycurl.FOLLOWLOCATION, int(not job.headers))
+            self._headers = job.headers
+        if job.size > self._most:  # a server without ranges sends the whole object
+            self._most = max(job.size, _BUFFER_BYTES)
+            curl.setopt(pycurl.MAXFILESIZE_LARGE, self._most)
+        curl.setopt(pycurl.RANGE, f"{job.start}-{job.start + job.size - 1}")
+        self._begun = time.monotonic()
+
+    def answer(self, error: int) -> tuple[Job, Answer]:
+        """Return the request and its answer; error: number of libcurl's error, or 0."""
+        job, pycurl = self._job, self._pycurl
+        status = 0 if error else self.curl.getinfo(pycurl.RESPONSE_CODE)
+        etag = modified = place = b""
+        for line in self._head:
+            name, _, value = line.partition(b":")
+            if len(name) in _NAME_SIZES:
+                name = name.lower()
+                if name == b"etag":
+                    etag = value.strip()
+                elif name == b"last-modified":
+                    modified = value.strip()
+                elif name == b"content-range":
+                    place = value.strip()
+                elif name == b"content-encoding":
+                    status = 0
+            elif not value and name.startswith(b"HTTP/"):  # the answer after a redirect
+                etag = modified = place = b""
+        body = self._body
+        data = b"" if status != 206 else body[0] if len(body) == 1 else b"".join(body)
+        self._body.clear()
+        del self._job  # with its samples
+        is_untrusted = error in (pycurl.E_PEER_FAILED_VERIFICATION, pycurl.E_SSL_CACERT_BADFILE)
+        return job, Answer(status, data, etag, modified, place, is_untrusted, time.monotonic() - self._begun)

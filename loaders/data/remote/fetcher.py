@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterable, Sequence
-from email.utils import parsedate_to_datetime
-from functools import partial
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
-from penstock.loaders.data.remote.curl_requests import Answer, CurlRequests, Request, has_curl
+from penstock.loaders.data.remote.curl_requests import Answer, CurlRequests, Job, has_curl
 from penstock.loaders.data.remote.local_copy import LocalCopy
 from penstock.loaders.data.remote.object_store import Deadline, ObjectStore
+from penstock.loaders.data.remote.plain_requests import PlainRequests
 from penstock.loaders.data.samples.version import Version
 from penstock.pipelines.errors import LoaderError
 
@@ -29,7 +28,6 @@ class Range(NamedTuple):
         start: offset of the bytes in the object.
         size: number of bytes.
         version: version of the object.
-        is_early: whether to free its memory once it is in the local copy, because it is needed much later.
     """
 
     sample: int
@@ -37,28 +35,64 @@ class Range(NamedTuple):
     start: int
     size: int
     version: Version
-    is_early: bool = False
+
+
+class _Coming:
+    """A sample that is being fetched, or was fetched and not yet taken.
+
+    Attributes:
+        wanted: its range.
+        is_early: whether its memory is freed once it is in the local copy.
+        takers: number of times it was announced and not taken.
+        data, error: the result; both None while it is being fetched.
+        is_forgotten: whether nobody waits for it any more.
+    """
+
+    __slots__ = ("data", "error", "is_early", "is_forgotten", "takers", "wanted")
+
+    def __init__(self, wanted: Range, is_early: bool) -> None:
+        self.wanted, self.is_early, self.takers = wanted, is_early, 1
+        self.data: memoryview | None = None
+        self.error: BaseException | None = None
+        self.is_forgotten = False
+
+    @property
+    def is_done(self) -> bool:
+        return self.data is not None or self.error is not None
 
 
 class Fetcher:
     """Fetches announced samples and returns each once; shared by the threads of a process.
 
+    A request is sent by libcurl if any HTTP client could send it. It has one attempt. If it fails in any way, or if
+    libcurl cannot send it, a thread reads the range from `store`, which repeats requests and names causes.
+
     Args:
         store: reads the objects.
+        find: returns the range of a sample.
         requests: number of concurrent requests.
         bytes_ahead: limit of bytes announced and not yet taken; only a batch that is needed now may exceed it.
         local: local copy that stores fetched samples, if there is one.
     """
 
-    def __init__(self, store: ObjectStore, requests: int, bytes_ahead: int, local: LocalCopy | None = None) -> None:
-        self._store, self._bytes_ahead, self._local = store, bytes_ahead, local
+    def __init__(
+        self,
+        store: ObjectStore,
+        find: Callable[[int], Range],
+        requests: int,
+        bytes_ahead: int,
+        local: LocalCopy | None = None,
+    ) -> None:
+        self._store, self._find, self._bytes_ahead, self._local = store, find, bytes_ahead, local
         self._num_threads = requests
         self._pool: ThreadPoolExecutor | None = None
+        self._curl = CurlRequests(lambda: requests) if has_curl() else None
+        self._plain = PlainRequests()
         self._lock = threading.Lock()
-        self._coming: dict[int, tuple[Range, Future[memoryview], int]] = {}  # by sample, with the number of takers
+        self._arrived = threading.Condition(self._lock)
+        self._num_waiting = 0  # threads that wait for `_arrived`
+        self._coming: dict[int, _Coming] = {}  # by sample
         self._ahead = 0
-        self._versions = {}
-        self._curl = CurlRequests(lambda: requests)
         forgetting.add(self)
 
     @property
@@ -66,94 +100,49 @@ class Fetcher:
         """Whether more samples may be announced."""
         return self._ahead < self._bytes_ahead
 
-    def announce(self, ranges: Sequence[Range]) -> None:
-        """Begin to fetch samples; one that is already being fetched is only counted."""
-        new: dict[Range, Future[memoryview]] = {}
+    def announce(self, samples: Iterable[int], *, is_early: bool = False) -> None:
+        """Begin to fetch samples; one that is already being fetched is only counted.
+
+        is_early: whether to free their memory once they are in the local copy, because they are needed much later.
+        """
+        new: dict[int, _Coming] = {}
+        places = [self._find(sample) for sample in samples]
         with self._lock:
-            for wanted in ranges:
+            for wanted in places:
                 known = self._coming.get(wanted.sample)
                 if known is not None:
-                    self._coming[wanted.sample] = (*known[:2], known[2] + 1)
+                    known.takers += 1
                     continue
-                future: Future[memoryview] = Future()
-                self._coming[wanted.sample] = (wanted, future, 1)
+                new[wanted.sample] = self._coming[wanted.sample] = _Coming(wanted, is_early)
                 self._ahead += wanted.size
-                new[wanted] = future
-            if self._pool is None and new:
-                self._pool = ThreadPoolExecutor(self._num_threads, "penstock-fetch")
-        fast: list[Request] = []
-        for ranges in join_neighbours(new):
-            request = [(wanted, new[wanted]) for wanted in ranges]
-            first, last = ranges[0], ranges[-1]
-            plain = self._plain_request(first.url)
+        jobs: list[Job] = []
+        for joined in join_neighbours([coming.wanted for coming in new.values()]):
+            parts = [new[wanted.sample] for wanted in joined]
+            plain = None if self._curl is None else self._plain.find(joined[0].url)
             if plain is None:
-                assert self._pool is not None
-                self._pool.submit(self._begin, request)
-                continue
-            fast.append(
-                Request(
-                    *plain,
-                    first.start,
-                    last.start + last.size - first.start,
-                    partial(self._may_begin, request),
-                    partial(self._finish, request),
-                )
-            )
-        if fast:
-            self._curl.submit(fast)
+                self._submit(parts)
+            else:
+                jobs.append(_RangeJob(self, parts, *plain))
+        if jobs and self._curl is not None:
+            self._curl.submit(jobs)
 
-    def _plain_request(self, url: str):
-        return (url, ())
-
-    @staticmethod
-    def _may_begin(request) -> bool:
-        request[:] = [one for one in request if one[1].set_running_or_notify_cancel()]
-        return bool(request)
-
-    def _finish(self, request, answer: Answer) -> None:
-        first, last = request[0][0], request[-1][0]
-        size = last.start + last.size - first.start
-        headers = answer.headers
-        place, _, total = headers.get(b"content-range", b"").rpartition(b"/")
-        if (
-            answer.status == 206
-            and len(answer.data) == size
-            and place == b"bytes %d-%d" % (first.start, first.start + size - 1)
-            and self._version(headers.get(b"etag"), headers.get(b"last-modified"), total) == first.version
-        ):
-            self._store.requests += 1
-            self._store.num_bytes += size
-            self._deliver(request, memoryview(answer.data))
-        else:
-            self._pool.submit(self._fetch, request, Deadline())
-
-    def _version(self, etag, modified, total):
-        key = (etag, modified, total)
-        found = self._versions.get(key)
-        if found is None:
-            date = parsedate_to_datetime(modified.decode("latin1")) if modified else None
-            found = self._versions[key] = Version.of_object(etag.decode("latin1") if etag else None, date, int(total))
-        return found
-
-    def take(self, wanted: Range) -> memoryview:
+    def take(self, sample: int) -> memoryview:
         """Wait for the bytes of a sample and return them. Raises LoaderError."""
-        with self._lock:
-            known = self._coming.get(wanted.sample)
-        if known is None:
-            found = None if self._local is None else self._local.read(wanted.sample)
-            if found is not None:  # freed since the caller checked
-                return memoryview(found)
-            self.announce([wanted])
-            with self._lock:
-                known = self._coming.get(wanted.sample)
-            if known is None:  # forget() was called in between
-                return self.take(wanted)
-        try:
-            return known[1].result()
-        except CancelledError:  # cancelled by forget()
-            return self.take(wanted)
-        finally:
-            self._let_go(wanted.sample, known[1])
+        while True:
+            coming = self._coming.get(sample)
+            if coming is None:
+                found = None if self._local is None else self._local.read(sample)
+                if found is not None:  # freed since the caller checked
+                    return memoryview(found)
+                self.announce([sample])
+                continue
+            if not coming.is_done:
+                self._wait_for(coming)
+            self._let_go(coming)
+            if coming.error is not None:
+                raise coming.error
+            if coming.data is not None:
+                return coming.data
 
     def are_coming(self, samples: Sequence[int]) -> list[bool]:
         """Return which samples are announced and not yet taken."""
@@ -163,58 +152,119 @@ class Fetcher:
     def forget(self) -> None:
         """Forget samples announced and not taken; running requests finish, others do not begin."""
         with self._lock:
-            for _, future, _ in self._coming.values():
-                future.cancel()
+            for coming in self._coming.values():
+                coming.is_forgotten = True
             self._coming.clear()
             self._ahead = 0
-        self._curl.stop()
+            self._arrived.notify_all()
+        if self._curl is not None:
+            self._curl.drop_waiting()
 
-    def _let_go(self, sample: int, future: Future[memoryview]) -> None:
-        with self._lock:
-            known = self._coming.get(sample)
-            if known is None or known[1] is not future:  # freed or forgotten, and perhaps announced again
-                return
-            if known[2] > 1 and not (future.done() and future.exception()):  # a failed one is fetched again
-                self._coming[sample] = (*known[:2], known[2] - 1)
-                return
-            del self._coming[sample]
-            self._ahead -= known[0].size
-
-    def _begin(self, request: list[tuple[Range, Future[memoryview]]]) -> None:
-        wanted = [one for one in request if one[1].set_running_or_notify_cancel()]
-        if wanted:
-            self._fetch(wanted, Deadline())
-
-    def _fetch(self, request: list[tuple[Range, Future[memoryview]]], deadline: Deadline) -> None:
-        first = request[0][0]
-        try:
-            data = read_joined(self._store, [wanted for wanted, _ in request], deadline)
-        except LoaderError as error:
-            for one in request:  # one by one, so that a bad sample does not fail its neighbours
-                if len(request) > 1 and deadline.allows_attempt():
-                    self._fetch([one], deadline)
-                else:
-                    one[1].set_exception(error)
-            return
-        except BaseException as error:
-            for _, future in request:
-                future.set_exception(error)
-            return
-        self._deliver(request, data)
-
-    def _deliver(self, request, data) -> None:
-        first = request[0][0]
-        for wanted, future in request:
-            own = data[wanted.start - first.start : wanted.start - first.start + wanted.size]
+    def _wait_for(self, coming: _Coming) -> None:
+        """Wait until a sample is there or forgotten."""
+        with self._arrived:
+            self._num_waiting += 1
             try:
-                is_kept = bool(self._local and own.nbytes and self._local.keep(wanted.sample, own, wanted.is_early))
-                is_let_go = is_kept and wanted.is_early
+                self._arrived.wait_for(lambda: coming.is_done or coming.is_forgotten)
+            finally:
+                self._num_waiting -= 1
+
+    def _let_go(self, coming: _Coming) -> None:
+        with self._lock:
+            sample = coming.wanted.sample
+            if self._coming.get(sample) is not coming:  # freed or forgotten, and perhaps announced again
+                return
+            coming.takers -= 1
+            if coming.takers == 0 or coming.error is not None:  # a failed one is fetched again
+                del self._coming[sample]
+                self._ahead -= coming.wanted.size
+
+    def _tell(self) -> None:
+        """Wake the threads that wait for samples."""
+        if self._num_waiting:
+            with self._arrived:
+                self._arrived.notify_all()
+
+    def _submit(self, parts: list[_Coming]) -> None:
+        """Let a thread read a request from the store."""
+        with self._lock:
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(self._num_threads, "penstock-fetch")
+        self._pool.submit(self._begin, parts)
+
+    def _begin(self, parts: list[_Coming]) -> None:
+        parts = [part for part in parts if not part.is_forgotten]
+        if parts:
+            self._fetch(parts, Deadline())
+
+    def _fetch(self, parts: list[_Coming], deadline: Deadline) -> None:
+        try:
+            data = read_joined(self._store, [part.wanted for part in parts], deadline)
+        except BaseException as error:
+            for part in parts:  # one by one, so that a bad sample does not fail its neighbours
+                if isinstance(error, LoaderError) and len(parts) > 1 and deadline.allows_attempt():
+                    self._fetch([part], deadline)
+                else:
+                    self._fail([part], error)
+            return
+        self._deliver(parts, data)
+
+    def _fail(self, parts: Iterable[_Coming], error: BaseException) -> None:
+        for part in parts:
+            part.error = error
+        self._tell()
+
+    def _deliver(self, parts: list[_Coming], data: memoryview) -> None:
+        """Store and hand out the samples of a request that was answered."""
+        first = parts[0].wanted.start
+        for part in parts:
+            wanted = part.wanted
+            own = data[wanted.start - first : wanted.start - first + wanted.size]
+            try:
+                is_kept = bool(self._local and own.nbytes and self._local.keep(wanted.sample, own, part.is_early))
+                is_let_go = is_kept and part.is_early
                 # A copy, so that the last sample of a request does not keep the memory of all.
-                future.set_result(own if len(request) == 1 or is_let_go else memoryview(bytes(own)))
+                part.data = own if len(parts) == 1 or is_let_go else memoryview(bytes(own))
                 if is_let_go:
-                    self._let_go(wanted.sample, future)
+                    self._let_go(part)
             except BaseException as error:  # such as a warning turned into an error: nobody may wait forever
-                future.set_exception(error)
+                part.error = error
+        self._tell()
+
+    def finish(self, parts: list[_Coming], answer: Answer) -> None:
+        """Take the answer to a request by libcurl, in its thread."""
+        first, last = parts[0].wanted, parts[-1].wanted
+        size = last.start + last.size - first.start
+        if self._plain.is_right(answer, first.start, size, first.version):
+            self._store.count(size)
+            self._deliver(parts, memoryview(answer.data))
+            return
+        self._plain.forget(first.url)
+        if not 400 <= answer.status < 429:  # these do not heal
+            self._store.count_retry()
+        if answer.is_untrusted:  # libcurl finds other certificates than the store: do not ask it again
+            self._curl = None
+        self._submit(parts)
+
+
+class _RangeJob(Job):
+    """A request for the samples of a fetcher."""
+
+    __slots__ = ("_fetcher", "_parts")
+
+    def __init__(self, fetcher: Fetcher, parts: list[_Coming], url: str, headers: tuple[str, ...]) -> None:
+        first, last = parts[0].wanted, parts[-1].wanted
+        super().__init__(url, headers, first.start, last.start + last.size - first.start)
+        self._fetcher, self._parts = fetcher, parts
+
+    def begin(self) -> bool:
+        return not all(part.is_forgotten for part in self._parts)
+
+    def finish(self, answer: Answer) -> None:
+        try:
+            self._fetcher.finish(self._parts, answer)
+        except BaseException as error:  # nobody may wait forever
+            self._fetcher._fail(self._parts, error)
 
 
 def join_neighbours(ranges: Iterable[Range]) -> list[list[Range]]:

@@ -98,10 +98,19 @@ class ObjectStore:
             return part
 
         part = self._try(url, request, deadline)
+        self.count(size)
+        return part
+
+    def count(self, num_bytes: int) -> None:
+        """Count a request that was answered."""
         with self._lock:
             self.requests += 1
-            self.num_bytes += size
-        return part
+            self.num_bytes += num_bytes
+
+    def count_retry(self) -> None:
+        """Count a request that is repeated."""
+        with self._lock:
+            self.retries += 1
 
     def list_folder(self, url: str) -> Folder:
         """Return the folders directly below `url`, each with a slash at the end, and the objects there, both sorted."""
@@ -136,8 +145,7 @@ class ObjectStore:
             pause_s = sum(delays_s) * random.uniform(0.5, 1.5)  # noqa: S311
             if not delays_s or not deadline.allows_attempt(pause_s):
                 return None
-            with self._lock:
-                self.retries += 1
+            self.count_retry()
             return pause_s
 
         try:

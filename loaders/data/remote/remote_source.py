@@ -22,6 +22,7 @@ from penstock.loaders.data.remote.object_store import ObjectStore, is_url, warn_
 from penstock.loaders.data.remote.path_or_url import without_key
 from penstock.loaders.data.remote.pinned_urls import without_commit
 from penstock.loaders.data.samples.samples import Samples
+from penstock.loaders.data.samples.version import Version
 from penstock.loaders.system.saved_columns import drop_index
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.messages.checked import checked_int
@@ -68,6 +69,7 @@ class Request(NamedTuple):
     images: float
 
 
+_MOST_OBJECTS = 4096  # whose URL and version are kept
 REMOTE_OPTIONS = ("requests", "bytes_ahead", "local_cache", "local_bytes", "retry_s")  # passed on by create_loader
 
 
@@ -125,7 +127,8 @@ class RemoteSource(IndexedSource):
         elif options.local_cache is not None:
             folder = os.path.join(os.fsencode(options.local_cache), _name_copy(samples))
             self.local = LocalCopy(folder, samples, options.local_bytes or 1 << 62)
-        self._fetcher = Fetcher(self.store, options.requests, options.bytes_ahead, self.local)
+        self._fetcher = Fetcher(self.store, self._range, options.requests, options.bytes_ahead, self.local)
+        self._objects = dict[int, tuple[str, Version]]()  # by number, of containers with many samples
         self._failed: dict[int, LoaderError] = {}  # errors in locate(), raised by read()
 
     @property
@@ -155,7 +158,7 @@ class RemoteSource(IndexedSource):
         wanted = indices[(sizes > 0) & (sizes <= self.options.max_file_bytes)]
         if self.local is not None:
             wanted = wanted[~self.local.has(wanted)]
-        self._fetcher.announce([self._range(index)._replace(is_early=is_early) for index in wanted.tolist()])
+        self._fetcher.announce(wanted.tolist(), is_early=is_early)
 
     def make_room(self, num_samples: int) -> bool:
         """Return whether `num_samples` of mean size fit in the local copy, or else in `bytes_ahead`."""
@@ -188,18 +191,19 @@ class RemoteSource(IndexedSource):
             rows["crc"][there] = self.local.records(indices[there])["crc"]
         self.announce(indices[~there & ~coming])  # all at once
         kept: list[memoryview] = []
-        for row in np.flatnonzero(~there).tolist():
-            index = int(indices[row])
+        kinds, offsets, sizes = rows["kind"], rows["offset"], rows["size"].tolist()
+        fetched = np.flatnonzero(~there)
+        for row, index in zip(fetched.tolist(), indices[fetched].tolist(), strict=True):
             self._failed.pop(index, None)  # an earlier error
-            if not 0 < rows["size"][row] <= self.options.max_file_bytes:
+            if not 0 < sizes[row] <= self.options.max_file_bytes:
                 continue
             try:
-                data = self._fetcher.take(self._range(index))
+                data = self._fetcher.take(index)
             except LoaderError as error:
                 self._failed[index] = error
                 continue
             kept.append(data)
-            rows["kind"][row], rows["offset"][row] = ENCODED, np.frombuffer(data, np.uint8).ctypes.data
+            kinds[row], offsets[row] = ENCODED, np.frombuffer(data, np.uint8).__array_interface__["data"][0]
         return NO_NAMES._replace(kept=kept)
 
     def read(self, index: int) -> bytes:
@@ -211,7 +215,7 @@ class RemoteSource(IndexedSource):
         try:
             if failed is not None:
                 raise failed
-            return bytes(self._fetcher.take(self._range(index)))
+            return bytes(self._fetcher.take(index))
         except LoaderError as error:
             if error.code == "E-CHANGED":
                 drop_index(self.samples.file)
@@ -219,8 +223,15 @@ class RemoteSource(IndexedSource):
 
     def _range(self, index: int) -> Range:
         number, start, size = self.samples.place(index)
-        container = self.samples.container(number)
-        return Range(index, container.name.decode(), start, size, container.version)
+        known = self._objects.get(number)
+        if known is None:
+            container = self.samples.container(number)
+            known = container.name.decode(), container.version
+            if len(self._objects) >= _MOST_OBJECTS:
+                self._objects.clear()
+            if self.samples.has_ranges:
+                self._objects[number] = known
+        return Range(index, known[0], start, size, known[1])
 
     def _below_base(self, path: bytes) -> bytes:
         return super()._below_base(without_key(path))

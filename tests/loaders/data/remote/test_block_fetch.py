@@ -84,7 +84,7 @@ def test_stored_blocks_are_not_kept_in_memory(server: RangeServer, photos: Image
     before = source.store.requests
     for index in (0, 17, 200):
         # Imitates a caller that looked just before the sample was stored.
-        assert bytes(source._fetcher.take(source._range(index))) == photos.read(index)
+        assert bytes(source._fetcher.take(index)) == photos.read(index)
     assert source.store.requests == before
 
 
