@@ -101,6 +101,27 @@ def _name_copy(samples: Samples) -> bytes:
     return digest.hexdigest().encode("ascii")
 
 
+class _Ranges:
+    """Finds the ranges of samples, and keeps URL and version of containers with many samples."""
+
+    def __init__(self, samples: Samples) -> None:
+        self._samples = samples
+        self._objects = dict[int, tuple[str, Version]]()  # by number of the container
+
+    def find(self, index: int) -> Range:
+        """Return the range of sample `index`."""
+        number, start, size = self._samples.place(index)
+        known = self._objects.get(number)
+        if known is None:
+            container = self._samples.container(number)
+            known = container.name.decode(), container.version
+            if len(self._objects) >= _MOST_OBJECTS:
+                self._objects.clear()
+            if self._samples.has_ranges:
+                self._objects[number] = known
+        return Range(index, known[0], start, size, known[1])
+
+
 class RemoteSource(IndexedSource):
     """A source of indexed samples in containers at URLs.
 
@@ -127,8 +148,8 @@ class RemoteSource(IndexedSource):
         elif options.local_cache is not None:
             folder = os.path.join(os.fsencode(options.local_cache), _name_copy(samples))
             self.local = LocalCopy(folder, samples, options.local_bytes or 1 << 62)
-        self._fetcher = Fetcher(self.store, self._range, options.requests, options.bytes_ahead, self.local)
-        self._objects = dict[int, tuple[str, Version]]()  # by number, of containers with many samples
+        self._ranges = _Ranges(samples)
+        self._fetcher = Fetcher(self.store, self._ranges.find, options.requests, options.bytes_ahead, self.local)
         self._failed: dict[int, LoaderError] = {}  # errors in locate(), raised by read()
 
     @property
@@ -142,7 +163,7 @@ class RemoteSource(IndexedSource):
 
     def plan_requests(self, indices: npt.NDArray[np.int64]) -> list[Request]:
         """Return the requests that fetch images `indices` (int64 [n]) if all are announced at once."""
-        joined = join_neighbours(map(self._range, indices.tolist()))
+        joined = join_neighbours(map(self._ranges.find, indices.tolist()))
         return [Request(self.store, ranges, len(ranges)) for ranges in joined]
 
     def requests_under_way(self, requests: int) -> int:
@@ -220,18 +241,6 @@ class RemoteSource(IndexedSource):
             if error.code == "E-CHANGED":
                 drop_index(self.samples.file)
             raise LoaderError(error.code, error.cause, fix=error.fix, sample=index, path=path) from None
-
-    def _range(self, index: int) -> Range:
-        number, start, size = self.samples.place(index)
-        known = self._objects.get(number)
-        if known is None:
-            container = self.samples.container(number)
-            known = container.name.decode(), container.version
-            if len(self._objects) >= _MOST_OBJECTS:
-                self._objects.clear()
-            if self.samples.has_ranges:
-                self._objects[number] = known
-        return Range(index, known[0], start, size, known[1])
 
     def _below_base(self, path: bytes) -> bytes:
         return super()._below_base(without_key(path))
