@@ -28,18 +28,22 @@ class _Seen(NamedTuple):
 
 _seen = _Seen({}, (), [])
 
+Headers = tuple[tuple[str, str], ...]
 Client = ObstoreClient | FsspecClient
 
 
-def client_of(url: str) -> Client:
-    """Return the client for the bucket or host of `url`."""
+def client_of(url: str, headers: Headers = ()) -> Client:
+    """Return the client for the bucket or host of `url`.
+
+    headers: names and values for requests by HTTP.
+    """
     scheme, host, path, query, _ = urlsplit(url)
     scheme, base = scheme.lower(), ""
     if scheme in HTTP and quote(unquote(path), safe=f"/{PLAIN}") != quote(path, safe=f"/%{PLAIN}"):
         base = path  # such as a quoted slash, which must be sent unchanged: only the address of a client is
     if query and scheme in HTTP:
         base = f"{base or '/'}?{query}"
-    return open_client(scheme, host + base, _read_settings())
+    return open_client(scheme, host + base, _read_settings(), headers if scheme in HTTP else ())
 
 
 def _read_settings() -> tuple[object, ...]:
@@ -63,5 +67,5 @@ def _stamp(path: str) -> int:
 
 
 @functools.lru_cache(maxsize=256)  # one per host; signed and unusual addresses need one each
-def open_client(scheme: str, host: str, settings: tuple[object, ...]) -> Client:
-    return ObstoreClient(scheme, host) if scheme in SCHEMES else FsspecClient(scheme, host)
+def open_client(scheme: str, host: str, settings: tuple[object, ...], headers: Headers) -> Client:
+    return ObstoreClient(scheme, host, dict(headers)) if scheme in SCHEMES else FsspecClient(scheme, host)

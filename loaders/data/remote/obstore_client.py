@@ -5,34 +5,54 @@ from __future__ import annotations
 import base64
 import bisect
 import os
-from collections.abc import Sequence
+import re
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any
+from time import monotonic
+from types import MappingProxyType
+from typing import Any, TypeVar
 from urllib.parse import quote, unquote, urlsplit
 
 from penstock.loaders.data.remote.certificates import ca_bundle, read_certificates
 from penstock.loaders.data.remote.remote_object import Listed, Part, RemoteObject
-from penstock.loaders.data.remote.storage_errors import ENDPOINTS, refuses_head
-from penstock.loaders.data.remote.store_profile import profile_settings
+from penstock.loaders.data.remote.storage_errors import (
+    ask_region,
+    is_beyond_end,
+    named_region,
+    refuses_head,
+    s3_problem,
+)
+from penstock.loaders.data.remote.store_profile import ENDPOINTS, TRUE, azure_settings, gcs_settings, profile_settings
 from penstock.loaders.data.samples.version import Version
 from penstock.pipelines.errors import LoaderError
 
-SCHEMES = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "http", "https")
-HTTP = ("http", "https")
+Result = TypeVar("Result")
+
+HTTP, S3 = ("http", "https"), ("s3", "s3a")
+SCHEMES = (*S3, "gs", "az", "azure", "abfs", "abfss", *HTTP)
 PLAIN = "!$&'()*+,;=:@-._~[]|\\^"  # characters that obstore does not quote in the path of an HTTP address
+NO_HEADERS: Mapping[str, str] = MappingProxyType({})
+_ENDPOINTS = (*ENDPOINTS, "AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT", "GOOGLE_BASE_URL")
 _SIGNED_FOR = timedelta(hours=1)
 _LIMIT_S = 30.0  # of a store that only signs
+_RENEW_AFTER_S = 60.0  # keys that expire are not renewed more often because the storage refuses them
 # Settings with which a request needs more than an address.
 _NOT_PLAIN = ("AWS_S3_EXPRESS", "AWS_SSE_CUSTOMER_KEY_BASE64")
-_TRUE = ("1", "true", "on", "yes", "y")  # as obstore reads them
+# In the query of an address that is signed for one method: S3, GCS, CloudFront; Azure.
+_SIGNATURE = re.compile(r"[?&](?:[\w-]*signature|sig)=", re.IGNORECASE)
 # Consoles and tools store an empty folder "new_data" as an object with this name, or with this suffix.
 _FOLDER_MARK = "_$folder$"
 
 
 class ObstoreClient:
-    """A client of one bucket or host, through obstore."""
+    """A client of one bucket or host, through obstore.
 
-    def __init__(self, scheme: str, host: str) -> None:
+    host: with the path and query of an address that only the client of a single object sends unchanged. headers: of all
+    requests by HTTP.
+    """
+
+    def __init__(self, scheme: str, host: str, headers: Mapping[str, str] = NO_HEADERS) -> None:
         try:
             import obstore
             import obstore.store
@@ -40,74 +60,93 @@ class ObstoreClient:
             fix = "pip install 'penstock-loader[remote]'"
             raise LoaderError("E-DEPENDENCY", f"{scheme}:// needs the package obstore", fix=fix) from None
         self._obstore: Any = obstore
-        self._client: dict[str, object] = {"connect_timeout": "10s"}
-        if scheme == "http" or any(
-            os.environ.get(name, "").startswith("http://") for name in (*ENDPOINTS, "AZURE_STORAGE_ENDPOINT")
-        ):
-            self._client["allow_http"] = True
-        bundle = ca_bundle(scheme) if scheme != "http" else None
-        if bundle is not None and bundle != os.environ.get("SSL_CERT_FILE"):  # which obstore reads itself
-            self._client["root_certificate"] = read_certificates(bundle)
+        self._scheme, self._options, self._origin = scheme, dict[str, Any](), ""
+        self._headers: dict[str, str] = {}
+        if scheme in HTTP:
+            login, _, host = _split_login(host)
+            self._headers = {**headers, **login_header(login)}
         self._prefix = f"{scheme}://{host}/"
         self._is_whole = "/" in host.partition("?")[0].rstrip("/")  # the address of one object
-        self._more: dict[str, object] = profile_settings() if scheme in ("s3", "s3a") else {}
+        self._read_settings()
         self._stores: dict[float, Any] = {}
-        self._has_head = True
+        self._lock = threading.Lock()
+        self._has_answered, self._renewed_at = False, -_RENEW_AFTER_S
+        # URLs signed for reading refuse HEAD requests.
+        self._has_head = not (scheme in HTTP and _SIGNATURE.search(host))
+
+    def _read_settings(self) -> None:
+        """Set the options of the store that obstore does not read from the environment."""
+        if self._scheme in S3:
+            self._options, self._origin = profile_settings()
+        elif self._scheme == "gs":
+            self._options = gcs_settings()
+        elif self._scheme not in HTTP and "@" not in self._prefix:  # else the URL names the account
+            self._options = azure_settings()
 
     def stat(self, url: str, limit_s: float) -> RemoteObject:
+        path = self._path(url)
         if self._has_head:
             try:
-                return self._describe(self._obstore.head(self._open_store(limit_s), self._path(url)))
+                return self._describe(self._request(limit_s, lambda store: self._obstore.head(store, path)))
             except Exception as error:
                 if not refuses_head(error):
                     raise
-        # URLs signed for reading refuse HEAD requests; and only a read returns S3's text for a refusal.
-        found = self.read(url, 0, 1, limit_s).found
-        self._has_head = False
+        # Only a read returns S3's text for a refusal.
+        try:
+            found = self.read(url, 0, 1, limit_s).found
+        except Exception as error:
+            if not is_beyond_end(error):
+                raise
+            found = self._request(limit_s, lambda store: self._describe(self._obstore.get(store, path).meta))  # empty
+        self._has_head = self._scheme not in HTTP
         return found
 
     def _path(self, url: str) -> str:
         return "" if self._is_whole else _path(url)
 
     def read(self, url: str, start: int, size: int, limit_s: float) -> Part:
-        wanted = {"range": (start, start + size)}
-        answer = self._obstore.get(self._open_store(limit_s), self._path(url), options=wanted)
-        found = self._describe(answer.meta)  # first: older versions lose it when the bytes are taken
-        return Part(answer.bytes(), found)
+        def request(store: Any) -> Part:
+            answer = self._obstore.get(store, self._path(url), options={"range": (start, start + size)})
+            found = self._describe(answer.meta)  # first: older versions lose it when the bytes are taken
+            return Part(answer.bytes(), found)
+
+        return self._request(limit_s, request)
 
     def plain_request(self, url: str) -> tuple[str, dict[str, str]] | None:
         """Return a URL and headers with which any HTTP client can read an object; None if only this client can.
 
-        In S3 the URL is signed (12 us). It is valid for an hour, or until the credentials expire. Raises
-        as read() if they cannot be found.
+        In S3 the URL is signed (12 us). It is valid for an hour, or until the credentials expire. Raises as read() if
+        they cannot be found.
         """
-        store = next(iter(self._stores.values()), None) or self._open_store(_LIMIT_S)
-        if isinstance(store, self._obstore.store.HTTPStore):
+        store = None if self._is_whole else self._any_store()
+        if self._is_whole or isinstance(store, self._obstore.store.HTTPStore):
             scheme, host, path, query, _ = urlsplit(url)
-            user, _, host = host.rpartition("@")
-            words = base64.b64encode(unquote(user).encode()).decode()
-            address = f"{scheme}://{host}{path or '/'}{'?' if query else ''}{query}"
-            return quote(address, safe=f"/%?{PLAIN}"), {"Authorization": f"Basic {words}"} if user else {}
+            address = f"{scheme}://{_split_login(host)[2]}{path or '/'}{'?' if query else ''}{query}"
+            return quote(address, safe=f"/%?{PLAIN}"), self._headers
         if not isinstance(store, self._obstore.store.S3Store) or any(map(os.environ.get, _NOT_PLAIN)):
             return None
-        is_public = os.environ.get("AWS_SKIP_SIGNATURE", "").lower() in _TRUE
+        is_public = os.environ.get("AWS_SKIP_SIGNATURE", "").lower() in TRUE
         if is_public:  # the address is that of a signed URL without its signature
             keys = {"access_key_id": "-", "secret_access_key": "-", "session_token": "-"}
-            more = {name: value for name, value in self._more.items() if name != "credential_provider"}
-            store = self._obstore.store.from_url(self._prefix[:-1], client_options=self._client, **(more | keys))
+            store = self._new_store({**self._options, **keys}, {"timeout": "30s"})
         signed = str(self._obstore.sign(store, "GET", self._path(url), _SIGNED_FOR))
         return signed.partition("?")[0] if is_public else signed, {}
 
     def list(self, url: str, limit_s: float) -> list[tuple[str, RemoteObject]]:
         prefix = _path(url)
         folder = prefix.rpartition("/")[0]  # obstore matches prefixes by whole names only
-        found = self._obstore.list(self._open_store(limit_s), folder or None)
-        named = sorted(self._name(meta) for chunk in found for meta in chunk if meta["path"].startswith(prefix))
+
+        def request(store: Any) -> list[tuple[str, RemoteObject]]:
+            found = self._obstore.list(store, folder or None)
+            return sorted(self._name(meta) for chunk in found for meta in chunk if meta["path"].startswith(prefix))
+
+        named = self._request(limit_s, request)
         names = [name for name, _ in named]
         return [each for each in named if _is_below("", *each) and (each[1].size or not _is_folder(each[0], names))]
 
     def list_folder(self, url: str, limit_s: float) -> Listed:
-        found = self._obstore.list_with_delimiter(self._open_store(limit_s), _path(url).rstrip("/") or None)
+        path = _path(url).rstrip("/") or None
+        found = self._request(limit_s, lambda store: self._obstore.list_with_delimiter(store, path))
         folder = url.rstrip("/") + "/"
         objects = [(name, about) for name, about in map(self._name, found["objects"]) if _is_below(folder, name, about)]
         return [f"{self._prefix}{path}/" for path in found["common_prefixes"]], objects
@@ -115,22 +154,90 @@ class ObstoreClient:
     def _name(self, meta: Any) -> tuple[str, RemoteObject]:
         return self._prefix + meta["path"], self._describe(meta)
 
+    def _request(self, limit_s: float, request: Callable[[Any], Result]) -> Result:
+        """Return the result of `request`; repeat it if the bucket is in another region, or the keys were renewed."""
+        for is_last in (False, False, True):
+            store = self._open_store(limit_s)
+            try:
+                result = request(store)
+            except Exception as error:
+                self._describe_itself(error)
+                if is_last or not self._has_corrected(error, store):
+                    raise
+            else:
+                self._has_answered = True
+                return result
+        raise AssertionError("unreachable")
+
+    def _describe_itself(self, error: Any) -> None:
+        """Add to an error what as_loader_error says of this client."""
+        region = self._options.get("region")
+        error.is_first, error.origin = not self._has_answered, f"{self._origin}{f', region {region}' if region else ''}"
+
+    def _has_corrected(self, error: Exception, store: Any) -> bool:
+        """Return whether the settings with which `store` was opened have been corrected after an error."""
+        problem = s3_problem(error) if self._scheme in S3 else ""
+        if not problem:
+            return False
+        with self._lock:
+            if all(each is not store for each in self._stores.values()):  # another thread was first
+                return True
+            if problem == "region":
+                found = named_region(error) or ask_region(self._prefix, self._options.get("endpoint"))
+                if not found or found == self._options.get("region"):
+                    return False
+                self._options["region"] = found
+            else:
+                provider = self._options.get("credential_provider")
+                if provider is None or not provider.expires_at or monotonic() < self._renewed_at + _RENEW_AFTER_S:
+                    return False
+                self._renewed_at, region = monotonic(), self._options.get("region")
+                self._read_settings()
+                self._options |= {"region": region} if region else {}
+            self._stores = {}
+            return True
+
+    def _any_store(self) -> Any:
+        return next(iter(self._stores.values()), None) or self._open_store(_LIMIT_S)
+
     def _open_store(self, limit_s: float) -> Any:
         """Return a client with the request limit `limit_s`, which obstore cannot set per request."""
-        if limit_s not in self._stores:
-            client = {**self._client, "timeout": timedelta(seconds=limit_s)}
-            # Without obstore's own retries, which would exceed the deadline.
-            open_store = self._obstore.store.from_url
-            if self._is_whole:
-                open_store = self._obstore.store.HTTPStore.from_url
-            self._stores[limit_s] = open_store(
-                self._prefix[:-1], client_options=client, retry_config={"max_retries": 0}, **self._more
-            )
-        return self._stores[limit_s]
+        stores = self._stores
+        if limit_s not in stores:
+            stores[limit_s] = self._new_store(self._options, {"timeout": timedelta(seconds=limit_s)})
+        return stores[limit_s]
+
+    def _new_store(self, options: dict[str, Any], limits: dict[str, object]) -> Any:
+        client: dict[str, object] = {"connect_timeout": "10s", **limits}
+        endpoints = [*map(os.environ.get, _ENDPOINTS), *map(options.get, ("endpoint", "base_url"))]
+        if self._scheme == "http" or any((endpoint or "").startswith("http://") for endpoint in endpoints):
+            client["allow_http"] = True
+        bundle = ca_bundle(self._scheme) if self._scheme != "http" else None
+        if bundle is not None and bundle != os.environ.get("SSL_CERT_FILE"):  # which obstore reads itself
+            client["root_certificate"] = read_certificates(bundle)
+        if self._headers:
+            client["default_headers"] = self._headers
+        is_plain = self._is_whole or self._headers  # else addresses of AWS and Azure are signed
+        open_store = self._obstore.store.HTTPStore.from_url if is_plain else self._obstore.store.from_url
+        # Without obstore's own retries, which would exceed the deadline.
+        return open_store(self._prefix[:-1], client_options=client, retry_config={"max_retries": 0}, **options)
 
     @staticmethod
     def _describe(meta: Any) -> RemoteObject:
         return RemoteObject(meta["size"], Version.of_object(meta["e_tag"], meta["last_modified"], meta["size"]))
+
+
+def _split_login(host: str) -> tuple[str, str, str]:
+    """Return user and password of an address without its scheme, the separator, and the rest."""
+    end = next((at for at, letter in enumerate(host) if letter in "/?"), len(host))
+    login, at, place = host[:end].rpartition("@")
+    return login, at, place + host[end:]
+
+
+def login_header(login: str) -> dict[str, str]:
+    """Return the header of a user and password, "user:password" as in an address; none for ""."""
+    words = base64.b64encode(unquote(login).encode()).decode()
+    return {"Authorization": f"Basic {words}"} if login else {}
 
 
 def _is_below(folder: str, name: str, found: RemoteObject) -> bool:

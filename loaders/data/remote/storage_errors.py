@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import os
 import re
+import ssl
 from urllib.parse import urlsplit
 
+from penstock.loaders.data.remote.certificates import ca_bundle, read_certificates
+from penstock.loaders.data.remote.store_profile import ENDPOINTS, NO_KEYS
 from penstock.loaders.system.retries import HEALING_STATUS, find_status
-from penstock.pipelines.errors import LoaderError, hide_secrets
+from penstock.pipelines.errors import LoaderError, hide_secrets, one_line
 
-ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+Words = tuple[str, str, str | None]  # code, cause, fix
+
 _REGION_TIMEOUT_S = 5.0
 _RIGHTS = "check the storage's credentials (environment, configuration file or role) and their read permissions"
 _FAILED = "check the network and the storage; the request failed after retries"
 _NO_RANGES = "the server returns the whole object instead of the requested range"
-_NO_CREDENTIALS = "no credentials were found; set them, or AWS_SKIP_SIGNATURE=true for a public bucket"
-_CODES = {
+_CODES: dict[str, Words] = {
     "FileNotFoundError": (
         "E-MISSING",
         "no such object, or no such bucket",
@@ -29,51 +33,82 @@ _CODES = {
     "416": ("E-CHANGED", "the object has fewer bytes than indexed", None),
     "NotSupportedError": ("E-READ", _NO_RANGES, "serve it with support for Range requests, or download it"),
 }
+_CLOCK = "set the clock"
 _TOKEN = ("E-ACCESS", "the storage refuses the credentials' token, which has expired or is wrong", _RIGHTS)
-_REGION = "set AWS_REGION to the region of the bucket"
-# S3's own codes.
-_S3_CODES = {
+_SKEW = ("E-ACCESS", "this machine's clock differs too much from the storage's", _CLOCK)
+_KEY = ("E-ACCESS", "the signature is wrong: the secret key does not match the access key", _RIGHTS)
+_REGION = ("E-ACCESS", "the bucket is in another region", "set AWS_REGION to the region of the bucket")
+_BUCKET = ("E-MISSING", "no such bucket", "check the URL and the endpoint")
+_COLD = ("E-ACCESS", "the object is archived", "restore it from the archive, or copy it to another storage class")
+# Codes in the answers of S3, GCS and Azure.
+_SERVER_CODES: dict[str, Words] = {
     "ExpiredToken": _TOKEN,
     "InvalidToken": _TOKEN,
     "TokenRefreshRequired": _TOKEN,
-    "RequestTimeTooSkewed": ("E-ACCESS", "this machine's clock differs too much from the storage's", "set the clock"),
-    "SignatureDoesNotMatch": (
-        "E-ACCESS",
-        "the signature is wrong: the secret key does not match the access key",
-        _RIGHTS,
-    ),
+    "RequestTimeTooSkewed": _SKEW,
+    "RequestExpired": _SKEW,
+    "SignatureDoesNotMatch": _KEY,
     "InvalidAccessKeyId": ("E-ACCESS", "the storage does not know the access key", _RIGHTS),
-    "AccessDenied": ("E-ACCESS", "the credentials do not allow it", _RIGHTS),
-    "NoSuchBucket": ("E-MISSING", "no such bucket", "check the URL and the endpoint"),
-    "AuthorizationHeaderMalformed": ("E-ACCESS", "the bucket is in another region", _REGION),
-    "PermanentRedirect": ("E-ACCESS", "the bucket is in another region", _REGION),
-    "IllegalLocationConstraintException": ("E-ACCESS", "the bucket is in another region", _REGION),
+    "NoSuchBucket": _BUCKET,
+    "ContainerNotFound": _BUCKET,
+    "AuthorizationHeaderMalformed": _REGION,
+    "PermanentRedirect": _REGION,
+    "TemporaryRedirect": _REGION,
+    "IllegalLocationConstraintException": _REGION,
+    "InvalidObjectState": _COLD,
+    "BlobArchived": _COLD,
 }
-# Texts of network errors, as written by obstore -> their meaning.
-_NETWORK = (
-    ("dns error", "the name of the host cannot be resolved (DNS)"),
-    ("failed to lookup address", "the name of the host cannot be resolved (DNS)"),
-    ("Connection refused", "the connection was refused: nothing listens at this host and port"),
-    ("UnknownIssuer", "the server's certificate is not trusted (UnknownIssuer)"),
-    ("invalid peer certificate", "the server's certificate is not valid"),
-    ("certificate", "the server's certificate is not valid"),
-    ("Connection reset", "the server closed the connection"),
-    ("operation timed out", "no answer came in time"),
-    ("Network is unreachable", "the network is unreachable"),
+_EXPIRED, _OTHER_REGION = (
+    ("ExpiredToken", "TokenRefreshRequired"),
+    [n for n, w in _SERVER_CODES.items() if w is _REGION],
 )
+_TRUST = "set SSL_CERT_FILE (also AWS_CA_BUNDLE or REQUESTS_CA_BUNDLE) to a file with the certificate of its authority"
+_VALID = "check the server's certificate, and this machine's clock"
+_HOST = "check the host in the URL, or the endpoint"
+# Texts of network errors, as written by obstore -> (cause, what to do). These cannot heal.
+_LASTING = {
+    "UnknownIssuer": ("the server's certificate is of an authority that is not trusted (UnknownIssuer)", _TRUST),
+    "CaUsedAsEndEntity": ("the server's certificate is self-signed and not trusted (CaUsedAsEndEntity)", _TRUST),
+    "NotValidForName": ("the server's certificate is of another host (NotValidForName)", _HOST),
+    "NotValidYet": ("the server's certificate is not valid yet (NotValidYet)", _VALID),
+    "certificate expired": ("the server's certificate has expired", _VALID),
+    "Expired": ("the server's certificate has expired", _VALID),
+    "invalid peer certificate": ("the server's certificate is not valid", _VALID),
+    "InvalidContentType": ("the server does not use TLS at this port", "use http:// in the URL or the endpoint"),
+}
+_HEALING = {
+    "Connection refused": "the connection was refused: nothing listens at this host and port",
+    "Connection reset": "the server closed the connection",
+    "operation timed out": "no answer came in time",
+    "Network is unreachable": "the network is unreachable",
+    "No route to host": "the host cannot be reached",
+}
+_DNS = ("dns error", "failed to lookup address", "Name or service not known", "nodename nor servname")
+_DNS_LASTING = ("Name or service not known", "No address associated", "nodename nor servname")
+_INSTANCE = ("/169.254.169.254", "/fd00:ec2::254", "/metadata.google.internal")
 _STATUS = re.compile(r"\bstatus(?: code:)? (\d{3})\b")  # as written by obstore
-_CODE = re.compile(r"<Code>(\w+)</Code>")
+_CODE = re.compile(r"<Code>([\w.]+)</Code>")
+_MESSAGE = re.compile(r"<Message>([^<]+)</Message>")
 _NAMED_REGION = re.compile(r"<Region>([\w-]+)</Region>")
+_RENEWAL = re.compile(r"External AWS credential provider: ([^\n]*)")
 _ODD_KEY = re.compile(r'[Pp]ath "([^"]*)"')
 _OF_STATUS = {401: "UnauthenticatedError", 403: "PermissionError", 404: "FileNotFoundError", 416: "416"}
 
 
 def as_loader_error(error: Exception, url: str) -> LoaderError:
-    """Return the LoaderError for a client's error in a request for `url`."""
+    """Return the LoaderError for a client's error in a request for `url`.
+
+    A client may have set `error.origin`, where its keys come from, and `error.is_first`, whether no request has
+    succeeded before.
+    """
     text = hide_secrets(str(error))
     known = _CODES.get(type(error).__name__) or _CODES.get(_OF_STATUS.get(_status_of(error, text), ""))
-    code, cause, fix = _odd_key(text) or _s3_refusal(text, url) or known or _failure(error, text)
-    return LoaderError(code, cause, fix=fix, path=url.encode())
+    is_first = getattr(error, "is_first", False)
+    code, cause, fix = (
+        _odd_key(text) or _renewal(text) or _refusal(error, text, url, known) or _failure(error, text, is_first)
+    )
+    origin = getattr(error, "origin", "") if code == "E-ACCESS" else ""
+    return LoaderError(code, f"{cause}; {origin}" if origin else cause, fix=fix, path=url.encode())
 
 
 def is_busy(error: Exception) -> bool:
@@ -82,8 +117,47 @@ def is_busy(error: Exception) -> bool:
 
 
 def refuses_head(error: Exception) -> bool:
-    """Return whether a server may refuse only HEAD requests, as for a URL signed for reading."""
-    return _status_of(error, str(error)) in (400, 403, 405, 501) or type(error).__name__ == "PermissionDeniedError"
+    """Return whether a server may refuse only HEAD requests, or answer them without a size."""
+    text = str(error)
+    is_refused = _status_of(error, text) in (400, 403, 405, 501) or type(error).__name__ == "PermissionDeniedError"
+    return is_refused or "ontent-Length" in text or "ContentLength" in text
+
+
+def is_beyond_end(error: Exception) -> bool:
+    """Return whether a requested range begins after the end of the object."""
+    return _status_of(error, str(error)) == 416
+
+
+def s3_problem(error: Exception) -> str:
+    """Return what a client of S3 may correct after an error: the "region", expired "keys", or ""."""
+    name = _server_code(str(error))
+    return "region" if name in _OTHER_REGION else "keys" if name in _EXPIRED else ""
+
+
+def named_region(error: Exception) -> str:
+    """Return the region of a bucket that is named in an error; "" if none is."""
+    named = _NAMED_REGION.search(str(error))
+    return "" if named is None else named[1]
+
+
+def ask_region(url: str, endpoint: str | None = None) -> str:
+    """Return the region that S3 reports for the bucket of a URL, without credentials; "" if it reports none."""
+    endpoint = next(filter(None, (*map(os.environ.get, ENDPOINTS), endpoint)), "https://s3.amazonaws.com")
+    scheme, host, path, *_ = urlsplit(endpoint)
+    try:
+        if scheme == "http":
+            connection = http.client.HTTPConnection(host, timeout=_REGION_TIMEOUT_S)
+        else:
+            bundle = ca_bundle("s3")
+            context = ssl.create_default_context()
+            if bundle is not None:
+                context.load_verify_locations(cadata=read_certificates(bundle).decode("ascii", "ignore"))
+            connection = http.client.HTTPSConnection(host, timeout=_REGION_TIMEOUT_S, context=context)
+        with contextlib.closing(connection):
+            connection.request("HEAD", f"{path.rstrip('/')}/{urlsplit(url).netloc}")
+            return connection.getresponse().getheader("x-amz-bucket-region") or ""
+    except (OSError, http.client.HTTPException):
+        return ""
 
 
 def _status_of(error: Exception, text: str) -> int:
@@ -91,7 +165,7 @@ def _status_of(error: Exception, text: str) -> int:
     return find_status(error) or (int(found[1]) if found is not None else 0)
 
 
-def _odd_key(text: str) -> tuple[str, str, str | None] | None:
+def _odd_key(text: str) -> Words | None:
     found = _ODD_KEY.search(text)
     if found is None or "path segment" not in text:
         return None
@@ -101,39 +175,45 @@ def _odd_key(text: str) -> tuple[str, str, str | None] | None:
     return "E-UNSUPPORTED", cause, "rename the object, or open a folder or a pattern without it"
 
 
-def _s3_refusal(text: str, url: str) -> tuple[str, str, str | None] | None:
-    if not url.startswith("s3"):
-        return None
-    found, status = _CODE.search(text), _STATUS.search(text)
-    name = found[1] if found is not None else "PermanentRedirect" if "redirect without LOCATION" in text else ""
-    if name not in _S3_CODES:
-        # An answer to HEAD has no text.
-        return _TOKEN if found is None and status is not None and status[1] == "400" else None
-    code, cause, fix = _S3_CODES[name]
-    if fix is _REGION:
-        named = _NAMED_REGION.search(text)
-        region = named[1] if named is not None else _ask_region(url)
-        if region:
-            return code, f"{cause}, {region} ({name})", f"set AWS_REGION={region}"
-    return code, f"{cause} ({name})", fix
+def _renewal(text: str) -> Words | None:
+    """Return the words for keys that could not be renewed, which is tried again: they had been found before."""
+    found = _RENEWAL.search(text)
+    return None if found is None else ("E-READ", f"the keys could not be renewed: {found[1][:300]}", _RIGHTS)
 
 
-def _ask_region(url: str) -> str:
-    """Return the region that S3 reports for the bucket of a URL, without credentials; "" if it reports none."""
-    bucket = urlsplit(url).netloc
-    endpoint = next((os.environ[name] for name in ENDPOINTS if os.environ.get(name)), "https://s3.amazonaws.com")
-    scheme, host, path, *_ = urlsplit(endpoint)
-    connect = http.client.HTTPConnection if scheme == "http" else http.client.HTTPSConnection
-    try:
-        connection = connect(host, timeout=_REGION_TIMEOUT_S)
-        connection.request("HEAD", f"{path.rstrip('/')}/{bucket}")
-        return connection.getresponse().getheader("x-amz-bucket-region") or ""
-    except (OSError, http.client.HTTPException):
-        return ""
+def _server_code(text: str) -> str:
+    found = _CODE.search(text)
+    return found[1] if found is not None else "PermanentRedirect" if "redirect without LOCATION" in text else ""
 
 
-def _failure(error: Exception, text: str) -> tuple[str, str, str | None]:
-    line = text.splitlines()[0][:200] if text else ""
-    meaning = next((meaning for words, meaning in _NETWORK if words in text), None)
-    fix = _NO_CREDENTIALS if "/169.254.169.254/" in text else _FAILED
-    return "E-READ", f"{f'{meaning}: ' if meaning else ''}{type(error).__name__}: {line}", fix
+def _refusal(error: Exception, text: str, url: str, known: Words | None) -> Words | None:
+    """Return the words for a server's refusal, with its own code, or `known`, those for the kind of the error."""
+    name, status = _server_code(text), _STATUS.search(text)
+    words = _SERVER_CODES.get(name) or known
+    if words is None:
+        # An answer of S3 to HEAD has no text.
+        is_token = not name and status is not None and status[1] == "400" and url.startswith("s3")
+        return _TOKEN if is_token else None
+    message = _MESSAGE.search(text)
+    said = "" if words is not known or message is None else f": {one_line(message[1])[:200]}"
+    region = named_region(error) if words is _REGION else ""
+    cause = f"{words[1]}{f', {region}' if region else ''}{f' ({name}{said})' if name else ''}"
+    return words[0], cause, f"set AWS_REGION={region}" if region else words[2]
+
+
+def _failure(error: Exception, text: str, is_first: bool) -> Words:
+    line = f"{type(error).__name__}: {text.splitlines()[0][:200] if text else ''}"
+    if any(place in text for place in _INSTANCE):
+        cause = f"no credentials were found: this machine's own service gave none: {line}"
+        return "E-ACCESS" if is_first else "E-READ", cause, NO_KEYS
+    if any(words in text for words in _DNS):
+        is_lasting = is_first and any(words in text for words in _DNS_LASTING)
+        cause = f"the name of the host cannot be resolved (DNS): {line}"
+        return "E-ACCESS" if is_lasting else "E-READ", cause, _HOST
+    for words, (meaning, fix) in _LASTING.items():
+        if words in text and not _STATUS.search(text):
+            return "E-ACCESS", f"{meaning}: {line}", fix
+    meaning = next((meaning for words, meaning in _HEALING.items() if words in text), "")
+    name, message = _server_code(text), _MESSAGE.search(text)
+    said = "" if not name else f" ({name}{'' if message is None else f': {one_line(message[1])[:200]}'})"
+    return "E-READ", f"{f'{meaning}: ' if meaning else ''}{line}{said}", _FAILED

@@ -27,13 +27,15 @@ def png(level: int) -> bytes:
 class Site:
     """Serve `files` by their paths exactly as sent.
 
-    `answer` may return a status for (method, path), `tag` returns the ETag for a method.
+    `answer` may return a status for (method, path), `tag` returns the ETag for a method, `has_size` whether answers to
+    a method have their length.
     """
 
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}
         self.answer: Callable[[str, str], int] = lambda method, path: 0
         self.tag: Callable[[str], str] = lambda method: '"1"'
+        self.has_size: Callable[[str], bool] = lambda method: True
         site = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -49,12 +51,15 @@ class Site:
                 total = len(data)
                 if status == 200 and "Range" in self.headers:
                     first, _, last = self.headers["Range"].removeprefix("bytes=").partition("-")
-                    data, status = data[int(first) : int(last or total) + 1], 206
+                    data, status = data[int(first) : int(last or total) + 1], 206 if int(first) < total else 416
                 self.send_response(status)
                 if status == 206:
                     self.send_header("Content-Range", f"bytes {first}-{int(first) + len(data) - 1}/{total}")
                 self.send_header("ETag", site.tag(self.command))
-                self.send_header("Content-Length", str(len(data) if status < 300 else 0))
+                if site.has_size(self.command):
+                    self.send_header("Content-Length", str(len(data) if status < 300 else 0))
+                else:
+                    self.close_connection = True
                 self.end_headers()
                 if self.command == "GET" and status < 300:
                     self.wfile.write(data)
@@ -124,6 +129,24 @@ def test_one_byte_is_requested_from_a_server_that_refuses_head(site: Site, statu
     assert "another" not in str(caught.value)
 
 
+def test_a_signed_url_is_never_asked_by_head(site: Site) -> None:
+    """It is signed for GET. Each answer counts: a refused one counts against limits."""
+    asked: list[str] = []
+    site.answer = lambda method, path: asked.append(method) or 0
+    site.files = {"/a.png": png(1), "/empty": b""}
+    for query in ("X-Amz-Signature=1", "a=b&X-Goog-Signature=1", "Expires=1&Signature=1", "sv=1&sig=1"):
+        assert ObjectStore().stat(f"{site.url}/a.png?{query}").size == len(png(1))
+        assert ObjectStore().stat(f"{site.url}/empty?{query}").size == 0
+    assert set(asked) == {"GET"}
+    ObjectStore().stat(f"{site.url}/a.png?design=1")
+    assert asked[-1] == "HEAD"
+
+
+def test_one_byte_is_requested_if_an_answer_to_head_has_no_size(site: Site) -> None:
+    site.files, site.has_size = {"/a.png": png(1)}, lambda method: method == "GET"
+    assert ObjectStore().stat(f"{site.url}/a.png").size == len(png(1))
+
+
 @pytest.mark.parametrize("weak", ["HEAD", "GET"])
 def test_an_etag_that_is_weak_in_some_answers_is_the_same_version(site: Site, weak: str) -> None:
     site.files = {f"/{number}.png": png(number) for number in range(3)}
@@ -156,6 +179,7 @@ def test_causes_of_failures_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         closed = free.getsockname()[1]
-    for url, cause in ((f"http://127.0.0.1:{closed}/a.tar", "refused"), ("http://no-such-host.invalid/a.tar", "DNS")):
-        with pytest.raises(LoaderError, match=f"E-READ.*{cause}"):
+    refused, nowhere = f"http://127.0.0.1:{closed}/a.tar", "http://no-such-host.invalid/a.tar"
+    for url, cause in ((refused, "E-READ.*refused"), (nowhere, "E-ACCESS.*DNS")):
+        with pytest.raises(LoaderError, match=cause):
             open_source(url)
