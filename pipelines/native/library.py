@@ -11,7 +11,7 @@ from typing import Any
 LIBRARY = Path(__file__).resolve().parent / "libpenstock.so"
 SWITCH = "PENSTOCK_NATIVE"  # 0 switches the library off
 CURE = "apt-get install gcc libc6-dev, then python -m penstock.pipelines.native.build"
-_ABI = 10  # PN_ABI of native.h
+_ABI = 11  # PN_ABI of native.h
 OK, NO_MEMORY = 0, 2  # pn_result of native.h; any other result leaves an image to the Python path
 _POINTER, _SIZE = ctypes.c_void_p, ctypes.c_size_t
 _INT32, _INT64, _UINT32, _UINT64 = ctypes.c_int32, ctypes.c_int64, ctypes.c_uint32, ctypes.c_uint64
@@ -43,6 +43,7 @@ _FUNCTIONS: dict[str, tuple[tuple[Any, ...], Any]] = {
     "pn_blur": ((_POINTER, _INT32, _INT32, _INT32, _POINTER, _INT32, _POINTER), None),
     "pn_move": ((_POINTER, _POINTER, _INT32, _INT32, _INT32, _POINTER, _POINTER), None),
     "pn_move_smoothly": ((_POINTER, _POINTER, _INT32, _INT32, _INT32, _INT32, _POINTER, _POINTER), None),
+    "pn_keep": ((_POINTER, _SIZE, _INT32, _INT64, _INT32, _INT64), _INT32),
     "pn_locate_files": ((_POINTER, _INT64, _POINTER, _POINTER, _INT32), _INT32),
     "pn_locate_stored": ((_POINTER, _INT64, _INT32, _INT64, _POINTER, _POINTER, _INT32), _INT32),
     "pn_random_words": ((_UINT64, _UINT32, _UINT32, _POINTER, _INT32, _INT32, _POINTER), None),

@@ -4,7 +4,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define PN_ABI 10 /* raised with every change of the interface to Python; library.py has the same number */
+#define PN_ABI 11 /* raised with every change of the interface to Python; library.py has the same number */
 #define PN_EXPORT __attribute__((visibility("default")))
 
 /* The result for one image. Any result other than PN_OK leaves the image to the Python path, which alone diagnoses

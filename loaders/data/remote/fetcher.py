@@ -255,16 +255,19 @@ class _RangeJob(Job):
     def __init__(self, fetcher: Fetcher, parts: list[_Coming], url: str, headers: tuple[str, ...]) -> None:
         first, last = parts[0].wanted, parts[-1].wanted
         super().__init__(url, headers, first.start, last.start + last.size - first.start)
-        self._fetcher, self._parts = fetcher, parts
+        self._fetcher, self._parts = weakref.ref(fetcher), parts
 
     def begin(self) -> bool:
         return not all(part.is_forgotten for part in self._parts)
 
     def finish(self, answer: Answer) -> None:
+        fetcher = self._fetcher()
+        if fetcher is None:
+            return
         try:
-            self._fetcher.finish(self._parts, answer)
+            fetcher.finish(self._parts, answer)
         except BaseException as error:  # nobody may wait forever
-            self._fetcher._fail(self._parts, error)
+            fetcher._fail(self._parts, error)
 
 
 def join_neighbours(ranges: Iterable[Range]) -> list[list[Range]]:

@@ -17,8 +17,10 @@ import numpy.typing as npt
 
 from penstock.loaders.data.cache.format import crc32
 from penstock.loaders.data.samples.samples import Samples
+from penstock.loaders.system.durable_file import write_all
 from penstock.pipelines.errors import LoaderError, printable
 from penstock.pipelines.messages.user_warnings import warn_user
+from penstock.pipelines.native.library import native_library
 
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2  # flags of fallocate(2)
 _PAGE = mmap.PAGESIZE
@@ -74,9 +76,6 @@ class LocalCopy:
         each = (_pread(self._table_fd, size, sample * size) for sample in samples.tolist())
         return np.frombuffer(b"".join(each), _RECORD)
 
-    def _record(self, sample: int, crc: int, present: int) -> None:
-        os.pwrite(self._table_fd, np.array((crc, present), _RECORD).tobytes(), sample * _RECORD.itemsize)
-
     def has(self, samples: Index) -> npt.NDArray[np.bool_]:
         """Return which of `samples` (int64 [n]) are present."""
         present: npt.NDArray[np.bool_] = self.records(samples)["present"] == 1
@@ -115,21 +114,18 @@ class LocalCopy:
 
         Warns (UserWarning) once if the disk is full.
         """
-        one = np.array([sample], np.int64)
+        place = sample * _RECORD.itemsize
+        if _pread(self._table_fd, _RECORD.itemsize, place)[-1] == 1:
+            return True
         limit = self._limit - data.nbytes - (0 if is_early else self._reserved)
-        if self._is_full or self.num_bytes > limit or self.has(one)[0]:
-            return bool(self.has(one)[0])
-        crc = crc32(data, 0)
         with self._lock:
-            if self._is_full or self.num_bytes > limit or self.has(one)[0]:
-                return bool(self.has(one)[0])
+            if self._is_full or self.num_bytes > limit:
+                return False
             if self.num_bytes > self._limit - data.nbytes - self._reserved:
                 self._passing.add(sample)
+            number, start, _ = self._samples.place(sample)
             try:
-                offset, done = int(self.offsets(one)[0]), 0
-                while done < data.nbytes:
-                    done += os.pwrite(self.fd, data[done:], offset + done)
-                self._record(sample, crc, 1)
+                _write(data, self.fd, int(self._bases[number]) + start, self._table_fd, place)
             except OSError as error:
                 self._is_full = True  # the stream continues without a copy
                 self._drop(sample)
@@ -164,7 +160,7 @@ class LocalCopy:
     def _drop(self, sample: int) -> None:
         """Remove a sample from the table and free its blocks."""
         with contextlib.suppress(OSError):  # a full disk: reads still check the CRC
-            self._record(sample, 0, 0)
+            os.pwrite(self._table_fd, bytes(_RECORD.itemsize), sample * _RECORD.itemsize)
         self._passing.discard(sample)
         begin = int(self.offsets(np.array([sample], np.int64))[0])
         end = begin + int(self._samples.sizes[sample])
@@ -178,6 +174,19 @@ class LocalCopy:
 
 def _open(path: bytes) -> int:
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+
+def _write(data: memoryview, fd: int, offset: int, table_fd: int, place: int) -> None:
+    """Write a sample at `offset` of one file, then its record at `place` of another. Raises OSError."""
+    library = native_library()
+    if library is None:
+        write_all(fd, data, offset)
+        write_all(table_fd, np.array((crc32(data, 0), 1), _RECORD).tobytes(), place)
+        return
+    address = np.frombuffer(data, np.uint8).__array_interface__["data"][0]
+    error = library.pn_keep(address, data.nbytes, fd, offset, table_fd, place)
+    if error:
+        raise OSError(error, os.strerror(error))
 
 
 def _pread(fd: int, size: int, offset: int) -> bytes:

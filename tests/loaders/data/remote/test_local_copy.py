@@ -77,6 +77,17 @@ def run_epochs(copy: LocalCopy, index: Samples, epochs: int) -> float:
     return hits / max(1, n * (epochs - 1))
 
 
+def test_the_native_library_writes_the_same_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    index, written = index_of(60, 1, 9000), []
+    for folder in ("native", "python"):
+        copy = open_copy(tmp_path / folder, index, 1 << 30)
+        for sample in range(0, 60, 2):
+            assert copy.keep(sample, memoryview(content(index, sample)))
+        written.append([(tmp_path / folder / "copy" / name).read_bytes() for name in ("samples", "table")])
+        monkeypatch.setattr(local_copy, "native_library", lambda: None)
+    assert written[0] == written[1]
+
+
 @pytest.mark.parametrize(("num_samples", "least", "most"), [(300, 10_000, 60_000), (1000, 500, 6000)])
 def test_the_samples_stored_first_stay(tmp_path: Path, num_samples: int, least: int, most: int) -> None:
     """The limit is used but kept, also for samples smaller than a disk block; hits equal the share that fits."""
@@ -249,6 +260,7 @@ def test_a_full_disk_does_not_end_the_stream(
         return write(fd, data[:4096], offset)  # a short write, as on a real disk
 
     monkeypatch.setattr(os, "pwrite", fill_up)
+    monkeypatch.setattr(local_copy, "native_library", lambda: None)
     source = open_remote(server, photos, local_cache=tmp_path / "copy")
     with (
         pytest.warns(UserWarning, match="cannot store more samples: No space left on device") as warned,
@@ -265,6 +277,7 @@ def test_a_warning_that_is_an_error_does_not_hang(
         raise OSError(errno.EIO, "broken")
 
     monkeypatch.setattr(os, "pwrite", refuse)
+    monkeypatch.setattr(local_copy, "native_library", lambda: None)
     source = open_remote(server, photos, local_cache=tmp_path / "copy")
     with (
         open_loader(source, workers=0) as loader,
