@@ -20,8 +20,12 @@ from penstock.pipelines.fields.ragged import Ragged, find_elements
 
 def pack_arrays(arrays: Sequence[npt.NDArray[Any]], alignment: int = ALIGNMENT) -> npt.NDArray[np.uint8]:
     """Return the concatenated bytes of arrays, each starting at a multiple of `alignment`."""
-    parts = [part for array in arrays for part in (array.tobytes(), bytes(-array.nbytes % alignment))]
-    return np.frombuffer(b"".join(parts), np.uint8)
+    packed = np.zeros(sum(array.nbytes + -array.nbytes % alignment for array in arrays), np.uint8)
+    at = 0
+    for array in arrays:
+        packed[at : at + array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        at += array.nbytes + -array.nbytes % alignment
+    return packed
 
 
 def unpack_arrays(

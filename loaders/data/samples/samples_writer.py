@@ -43,6 +43,11 @@ class PackedNames(Sequence[bytes]):
 
     def extend(self, names: Sequence[bytes]) -> None:
         """Add several names."""
+        if isinstance(names, PackedNames):
+            ends = np.frombuffer(names.ends, np.uint64)[1:] + np.uint64(len(self.text))
+            self.ends.frombytes(ends.tobytes())
+            self.text += names.text
+            return
         self.ends.extend(islice(accumulate(map(len, names), initial=len(self.text)), 1, None))
         self.text += b"".join(names)
 
@@ -51,6 +56,10 @@ class PackedNames(Sequence[bytes]):
 
     def __getitem__(self, number: int) -> bytes:  # type: ignore[override]
         return bytes(self.text[self.ends[number] : self.ends[number + 1]])
+
+    def part(self, first: int, last: int) -> Sequence[bytes]:
+        """Return the names from `first` to `last`, which is excluded, as a view."""
+        return _NamesPart(self, first, last)
 
     def take(self, numbers: npt.NDArray[np.int64]) -> PackedNames:
         """Return some of the names, in this order."""
@@ -63,6 +72,17 @@ class PackedNames(Sequence[bytes]):
         """Return the columns of the names of a table."""
         offsets = np.frombuffer(self.ends, np.uint64)
         return {f"{table}_names": np.frombuffer(self.text, np.uint8), f"{table}_offsets": offsets}
+
+
+class _NamesPart(Sequence[bytes]):
+    def __init__(self, names: PackedNames, first: int, last: int) -> None:
+        self._names, self._range = names, range(first, last)
+
+    def __len__(self) -> int:
+        return len(self._range)
+
+    def __getitem__(self, number: int) -> bytes:  # type: ignore[override]
+        return self._names[self._range[number]]
 
 
 class ContainerTable:

@@ -6,10 +6,12 @@ import contextlib
 import hashlib
 import os
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, TimeoutError
 from dataclasses import dataclass
-from itertools import chain, compress, repeat
+from functools import lru_cache, partial
+from itertools import accumulate, chain, compress, repeat
 from os.path import basename, splitext
 from typing import Any, NamedTuple
 
@@ -48,6 +50,7 @@ KIND = "tar files"
 _RULES = b"penstock tars 7"  # the version of the rules by which samples are grouped, ordered and labelled
 _LOOK_EVERY_S = 0.1
 _REMOTE_WORKERS = 64  # they mostly wait for answers
+_AHEAD = 32  # finished tars that may wait for an earlier one that takes longer
 _FIX_OTHERS = "pass label='folder', 'shard', or a table of keys and labels, or missing_labels='leave_out'"
 _FIX_LABEL = "pass label='cls', 'json:FIELD', 'folder', 'shard', or a table of keys and labels"
 _FIX_TEXT = "repair the sample, or pass missing_text='leave_out'"
@@ -101,12 +104,8 @@ def index_tars(paths: Sequence[bytes], settings: IndexSettings, access: Access) 
     """
     places = label_places(settings.label) if settings.table is None else LabelPlaces(())
     places = places.with_text(settings.text.place)
-    tars, whole_names = _scan(paths, settings, places, ObjectStore(access))
-    writer = SamplesWriter(kind=KIND)
+    tars, writer, whole_names = _scan(paths, settings, places, ObjectStore(access))
     left_out = writer.left_out = _count_left_out(tars)
-    for tar in tars:
-        number = writer.add_container(tar.container)
-        writer.add_samples(np.full(len(tar.names), number), tar.starts, tar.sizes, tar.names)
     names = writer.keys
     if not names:
         fix = "pass tars that contain JPEG, PNG, WebP, BMP, GIF or TIFF files"
@@ -122,13 +121,13 @@ def index_tars(paths: Sequence[bytes], settings: IndexSettings, access: Access) 
         return LoaderError("E-FORMAT", cause, fix=fix, path=place(sample))
 
     if settings.table is not None:
-        keys = [sample_key(name, whole=whole_names) for name in names]
-        labels = _Labels(table_labels(settings.table, names, keys, fail))
+        found_labels = table_labels(settings.table, names, partial(sample_key, whole=whole_names), fail)
+        if None in found_labels and settings.missing_labels == RAISE:
+            where = place(found_labels.index(None))
+            raise LoaderError("E-MISUSE", "the table has no label for this sample", fix=_FIX_TABLE, path=where)
+        labels = _Labels(found_labels)
     else:
         labels = _find_labels(tars, names, places, settings, fail)
-    if settings.table is not None and None in labels.texts and settings.missing_labels == RAISE:
-        where = place(labels.texts.index(None))
-        raise LoaderError("E-MISUSE", "the table has no label for this sample", fix=_FIX_TABLE, path=where)
     rows = LabelRows(
         settings.classes or labels.classes,
         are_names=labels.are_names,
@@ -169,20 +168,23 @@ def _count_left_out(tars: Sequence[TarSamples]) -> LeftOut:
 def _as_label(text: Text, names: tuple[str, ...]) -> str | dict[str, str | None] | None:
     """Return a label, or several by name, as LabelRows accepts them."""
     if isinstance(text, tuple):
-        return {name: os.fsdecode(part) if part else None for name, part in zip(names, text, strict=True)}
-    return None if text is None else os.fsdecode(text)
+        return {name: _decode(part) if part else None for name, part in zip(names, text, strict=True)}
+    return None if text is None else _decode(text)
+
+
+_decode = lru_cache(4096)(os.fsdecode)  # many samples have the same label
 
 
 class _Labels(NamedTuple):
     """The labels of all samples as text; None for a sample without a label.
 
     Attributes:
-        texts: the labels; tuples if there are several per sample.
+        texts: the labels, to read once; tuples if there are several per sample.
         are_names: whether numbers among them are also names.
         classes: class names, if known.
     """
 
-    texts: Sequence[Text]
+    texts: Iterable[Text]
     are_names: bool = False
     classes: tuple[bytes, ...] | None = None
 
@@ -193,10 +195,11 @@ def _find_labels(
     """Return the labels of all samples: from the names of the tars, from members, or else from the folders."""
     if settings.label == SHARD:
         shards = [os.fsencode(splitext(basename(hide_secrets(tar.container.name)))[0]) for tar in tars]
-        return _Labels([shard for shard, tar in zip(shards, tars, strict=True) for _ in tar.names], are_names=True)
+        of_tars = (repeat(shard, len(tar.names)) for shard, tar in zip(shards, tars, strict=True))
+        return _Labels(chain.from_iterable(of_tars), are_names=True)
     if places.names:
         columns = [_collect(tars, places, number, settings, fail) for number in range(len(places.of_labels))]
-        return _Labels(list(zip(*columns, strict=True)))
+        return _Labels(zip(*columns, strict=True))
     numbers = range(len(places.of_labels))
     chosen = next((number for number in numbers if any(tar.has_place(number) for tar in tars)), None)
     if not places.is_choice and places.of_labels:
@@ -218,7 +221,7 @@ def _find_labels(
         return _Labels(folders, are_names=True)
     if settings.label == FOLDER:
         raise LoaderError("E-FORMAT", "no member is in a folder", fix=_FIX_LABEL, path=tars[0].container.name)
-    return _Labels([b"0"] * len(names), classes=(ONE_CLASS,))
+    return _Labels(repeat(b"0", len(names)), classes=(ONE_CLASS,))
 
 
 def _refuse_other_places(tars: Sequence[TarSamples], places: LabelPlaces, chosen: int) -> None:
@@ -238,8 +241,8 @@ def _refuse_other_places(tars: Sequence[TarSamples], places: LabelPlaces, chosen
 
 def _collect(
     tars: Sequence[TarSamples], places: LabelPlaces, number: int, settings: IndexSettings, fail: Fail
-) -> list[bytes | None]:
-    """Return the labels or texts at one place.
+) -> Iterator[bytes | None]:
+    """Return the labels or texts at one place, which are removed from the tars as they are read.
 
     Raises LoaderError with the first sample without one, ValueError for texts without a field of their JSON.
     """
@@ -247,30 +250,39 @@ def _collect(
     missing, fix = settings.missing_labels, _FIX_SAMPLE
     if place.is_text:
         missing, fix = settings.text.missing, _FIX_TEXT
-    texts: list[bytes | None] = []
+    firsts = list(accumulate((len(tar.names) for tar in tars), initial=0))
     faults: list[tuple[int, str]] = []
-    for tar in tars:
-        faults += [(len(texts) + sample, cause) for at, sample, cause in tar.faults if at == number]
-        texts += tar.texts[number] or [None] * len(tar.names)
+    for first, tar in zip(firsts, tars, strict=False):
+        faults += [(first + sample, cause) for at, sample, cause in tar.faults if at == number]
     if faults:
         sample, cause = min(faults)
         if cause.startswith(WHOLE_JSON):
             raise ValueError(cause)
         raise fail(sample, cause, fix)
-    if not all(texts) and missing == RAISE:
-        count, first = sum(not text for text in texts), [bool(text) for text in texts].index(False)
-        tar = tars[int(np.searchsorted(np.cumsum([len(tar.names) for tar in tars]), first, "right"))]
-        cause = f"the sample has no {place.describe_member(tar.suffixes)}"
-        if texts[first] is not None:
-            cause = f"its .{os.fsdecode(place.suffix)} member is empty"
-            cause = f"the field {place.field!r} of its .json member is null or empty" if place.field else cause
-        cause += f"; {count:,} of the {len(texts):,} samples have no {place.word}" if count > 1 else ""
-        if count == len(texts):
-            fix = _FIX_PLACE if place.is_text else _FIX_LABEL
-        stray = next((tar.stray_labels[number] for tar in tars if number in tar.stray_labels), None)
-        cause += "" if stray is None else f"; {printable(stray)} has the key of no image"
-        raise fail(first, cause, fix)
-    return texts
+    if missing == RAISE:
+        lacks = [tar.texts[number].find_missing(len(tar.names)) for tar in tars]
+        which = next((at for at, samples in enumerate(lacks) if len(samples)), None)
+        if which is not None:
+            first = int(lacks[which][0])
+            cause = _missing_cause(tars, which, first, places, number)
+            count = sum(map(len, lacks))
+            cause += f"; {count:,} of the {firsts[-1]:,} samples have no {place.word}" if count > 1 else ""
+            if count == firsts[-1]:
+                fix = _FIX_PLACE if place.is_text else _FIX_LABEL
+            stray = next((tar.stray_labels[number] for tar in tars if number in tar.stray_labels), None)
+            cause += "" if stray is None else f"; {printable(stray)} has the key of no image"
+            raise fail(firsts[which] + first, cause, fix)
+    return chain.from_iterable(tar.take_texts(number) for tar in tars)
+
+
+def _missing_cause(tars: Sequence[TarSamples], which: int, sample: int, places: LabelPlaces, number: int) -> str:
+    """Return why a sample of the tar `which` has no label or text at a place."""
+    tar, place = tars[which], places.places[number]
+    if not tar.texts[number].has(sample):
+        return f"the sample has no {place.describe_member(tar.suffixes)}"
+    if place.field:
+        return f"the field {place.field!r} of its .json member is null or empty"
+    return f"its .{os.fsdecode(place.suffix)} member is empty"
 
 
 def _refuse_parts(folders: Sequence[bytes | None], fail: Fail) -> None:
@@ -285,21 +297,26 @@ def _refuse_parts(folders: Sequence[bytes | None], fail: Fail) -> None:
 
 def _scan(
     paths: Sequence[bytes], settings: IndexSettings, places: LabelPlaces, store: ObjectStore
-) -> tuple[list[TarSamples], bool]:
-    """Return the samples of each tar, and whether their keys go up to the last dot."""
+) -> tuple[list[TarSamples], SamplesWriter, bool]:
+    """Return what was found in each tar, their samples, and whether keys go up to the last dot."""
     with ProgressBar("indexing", show_after_s=SHOW_AFTER_S) as bar:
 
         def show(done: int, total: int) -> None:
             bar.show(done, total, what=f"indexing {_describe(paths)}")
 
+        def scan(*, whole_names: bool) -> tuple[list[TarSamples], SamplesWriter]:
+            tars, writer = list[TarSamples](), SamplesWriter(kind=KIND)
+            for tar in scan_tars(paths, image, places, store, show, whole_names):
+                tar.move_samples(writer)
+                tars.append(tar)
+                if tar.series is not None and not image and not whole_names:
+                    break
+            return tars, writer
+
         image = settings.image
         if any(suffix.startswith(EVERY) for suffix in image):
-            return list(scan_tars(paths, image, places, store, show, True)), True
-        tars = list[TarSamples]()
-        for tar in scan_tars(paths, image, places, store, show):
-            tars.append(tar)
-            if tar.series is not None and not image:
-                break
+            return *scan(whole_names=True), True
+        tars, writer = scan(whole_names=False)
         has_label = any(tar.has_place(number) for tar in tars for number in range(len(places.places)))
         if image:  # it sets the suffix, unless no member has it
             whole_names = not any(tar.names for tar in tars) and any(tar.series for tar in tars)
@@ -307,7 +324,9 @@ def _scan(
             whole_names = bool(tars[-1].series) or (
                 not has_label and any(tar.longer_label or tar.longer_text for tar in tars)
             )
-        return list(scan_tars(paths, image, places, store, show, True)) if whole_names else tars, whole_names
+        if whole_names:
+            tars, writer = scan(whole_names=True)
+        return tars, writer, whole_names
 
 
 class _Stopped(Exception):
@@ -361,8 +380,13 @@ def scan_tars(
     workers = min(len(paths), _REMOTE_WORKERS if any(map(is_url, paths)) else many_workers(available_cpus()))
     with ThreadPoolExecutor(workers, thread_name_prefix="penstock-tar") as pool:
         try:
-            for scanned in [pool.submit(scan, number) for number in range(len(paths))]:
-                yield wait_for(scanned)
+            waiting: deque[Future[TarSamples]] = deque()
+            for number in range(len(paths)):
+                waiting.append(pool.submit(scan, number))
+                if len(waiting) >= workers + _AHEAD:
+                    yield wait_for(waiting.popleft())
+            while waiting:
+                yield wait_for(waiting.popleft())
         finally:
             stopped.set()
             pool.shutdown(wait=False, cancel_futures=True)

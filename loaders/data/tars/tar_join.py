@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import compress
+from functools import partial
+from itertools import repeat
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock.loaders.data.files.left_out import HIDDEN, NO_IMAGE, OTHER_IMAGE, SIDECAR, explain_name
 from penstock.loaders.data.labels.text_places import parse_json
-from penstock.loaders.data.samples.samples_writer import LeftOut, PackedNames
+from penstock.loaders.data.samples.samples_writer import LeftOut, PackedNames, SamplesWriter
 from penstock.loaders.data.samples.version import Container
+from penstock.loaders.data.tars.packed_members import ImageNames, KeyNumbers, PlacedTexts
 from penstock.loaders.data.tars.tar_headers import Member, TarReader
 from penstock.loaders.data.tars.tar_labels import LabelPlaces
 from penstock.loaders.data.tars.tar_samples import (
@@ -24,6 +26,7 @@ from penstock.loaders.data.tars.tar_samples import (
     Role,
     find_role,
     is_hidden,
+    plain_key,
     sample_key,
     split_series,
 )
@@ -43,8 +46,7 @@ class TarSamples:
         container: the file.
         names: names of the image members.
         starts, sizes: their offsets and sizes in bytes.
-        texts: for each place of labels or texts, that of each sample: None for none, b"" for an empty one; [] if no
-            member has this place.
+        texts: for each place of labels or texts, that of each sample; empty if no member has this place.
         faults: place, sample and cause for each label that cannot be read.
         stray_labels: place -> name of the first label without an image.
         longer_label, longer_text: name of a member that would be a label, or a text, if its key ended at the last dot.
@@ -55,10 +57,10 @@ class TarSamples:
     """
 
     container: Container
-    names: PackedNames = field(default_factory=PackedNames)
+    names: Sequence[bytes] = field(default_factory=PackedNames)
     starts: array[int] = field(default_factory=lambda: array("q"))
     sizes: array[int] = field(default_factory=lambda: array("q"))
-    texts: list[list[bytes | None]] = field(default_factory=list)
+    texts: list[PlacedTexts] = field(default_factory=list)
     faults: list[tuple[int, int, str]] = field(default_factory=list)
     stray_labels: dict[int, bytes] = field(default_factory=dict)
     longer_label: bytes = b""
@@ -67,6 +69,17 @@ class TarSamples:
     left_out: LeftOut = field(default_factory=LeftOut)
     suffixes: tuple[bytes, ...] = ()
     is_empty: bool = False
+
+    def move_samples(self, writer: SamplesWriter) -> None:
+        """Add the samples to `writer`; afterwards only it holds their names, and places in the tar."""
+        first, count = len(writer.keys), len(self.names)
+        writer.add_samples(np.full(count, writer.add_container(self.container)), self.starts, self.sizes, self.names)
+        self.names, self.starts, self.sizes = writer.keys.part(first, first + count), array("q"), array("q")
+
+    def take_texts(self, place: int) -> Iterable[bytes | None]:
+        """Return the text of each sample at a place, to read once."""
+        texts, self.texts[place] = self.texts[place], PlacedTexts()
+        return texts if texts else repeat(None, len(self.names))
 
     def has_place(self, place: int) -> bool:
         """Return whether any member of the tar has a label at this place."""
@@ -90,18 +103,17 @@ class MemberJoin:
         self._samples, self._places, self._whole, self._report = samples, places, whole, report
         self._wanted = [suffix.removeprefix(EVERY) for suffix in wanted]
         self._every = any(suffix.startswith(EVERY) for suffix in wanted)
-        self._names = list[bytes]()  # of each sample, its image, or its first member if it has no image
+        self._names = ImageNames()  # of each sample, its image, or its first member if it has no image
         self._left_out = samples.left_out
-        self._numbers: dict[bytes, int] = {}  # key -> number of the sample
-        self._ranks = array("l")  # ranks of their images
-        self._matters: set[int] = set()  # samples that need a warning if they have no image
+        self._numbers = KeyNumbers(self._names, partial(plain_key, whole=whole))  # number of the sample of a key
+        self._ranks = array("i")  # ranks of their images
+        self._matters = bytearray()  # for each sample, whether it needs a warning if it has no image
         self._ties: dict[int, tuple[bytes, bytes]] = {}  # sample -> its first two images of the same rank
         self._middles: dict[tuple[int, bytes], tuple[bytes, bytes]] = {}  # sample and form of numbered names -> first
         self._series: dict[tuple[int, bytes], tuple[bytes, bytes]] = {}  # the same -> two names
         self._forms: dict[bytes, tuple[bytes, bytes]] = {}  # key up to the first dot -> form of its images, first name
         self._has_text = False
-        self._known = dict[bytes, bytes]()  # labels: equal ones share an object
-        samples.texts = [[] for _ in places.places]
+        samples.texts = [PlacedTexts() for _ in places.places]
 
     def read(self, reader: TarReader) -> None:
         """Join all members. Raises LoaderError as TarReader.members, and E-FORMAT for images that share a key."""
@@ -124,12 +136,13 @@ class MemberJoin:
             rank = role.rank
             if key != last:
                 last, count = key, len(ranks)
-                number = numbers.setdefault(key[2:] if key[:2] == b"./" else key, count)
+                number = numbers.find(key.removeprefix(b"./"))
                 if number == count:
                     self._names.append(name)
                     samples.starts.append(start)
                     samples.sizes.append(size)
                     ranks.append(NO_RANK)
+                    self._matters.append(False)
                     if count % REPORT_INTERVAL == REPORT_INTERVAL - 1:
                         self._report()
             if rank != NO_RANK:
@@ -141,7 +154,7 @@ class MemberJoin:
                 if (whole and not self._every) or (role.is_dotted and not self._wanted):
                     self._note_form(number, name)
             elif not role.is_sidecar:
-                self._matters.add(number)
+                self._matters[number] = True
                 if role.is_dotted and suffix.rpartition(b".")[2].lower() in self._wanted:
                     self._note_form(number, name)
             if role.places:
@@ -207,12 +220,8 @@ class MemberJoin:
                 self._has_text = self._has_text or not (is_json or all_places[place].is_text)
 
     def _add_label(self, place: int, number: int, text: bytes, name: bytes) -> None:
-        texts = self._samples.texts[place]
-        if number >= len(texts):
-            texts.extend([None] * (number + 1 - len(texts)))
-        elif texts[number] is not None:
+        if not self._samples.texts[place].add(number, text):
             raise self._twice(self._key_of(name) + b"." + self._places.places[place].suffix, name)
-        texts[number] = text if self._places.places[place].is_text else self._known.setdefault(text, text)
 
     def _finish(self) -> None:
         """Keep the samples with an image. Raises LoaderError E-FORMAT for a sample with two images of the same role."""
@@ -226,34 +235,34 @@ class MemberJoin:
             if self._wanted or (ranks[number] < UNREAD and split_series(self._names[number])[1] == form):
                 samples.series = samples.series or names
         served = ranks < UNREAD
-        for texts in samples.texts:
-            if texts:
-                texts.extend([None] * (len(ranks) - len(texts)))
         if not served.all():
             self._leave_out(served)
-        samples.names.extend(self._names)
+        for texts in samples.texts:
+            texts.keep(served)
+        samples.names = self._names.pack(served)
         samples.is_empty = not len(ranks) and not self._left_out.counts
         self._left_out.add_all(self._reader.left_out)
 
     def _leave_out(self, served: npt.NDArray[np.bool_]) -> None:
         """Count samples without an image and drop them."""
         samples = self._samples
-        last_names = {os.path.basename(self._key_of(name)) for name in compress(self._names, served)}
+        last_names = {self._last_name(number) for number in np.flatnonzero(served).tolist()}
         for number in np.flatnonzero(~served).tolist():
             name = self._names[number]
-            has_text = any(texts and texts[number] is not None for texts in samples.texts)
-            matters = has_text or number in self._matters or self._ranks[number] != NO_RANK
-            is_apart = os.path.basename(self._key_of(name)) in last_names  # images/0.jpg and labels/0.txt
+            has_text = any(texts.has(number) for texts in samples.texts)
+            matters = has_text or self._matters[number] or self._ranks[number] != NO_RANK
+            is_apart = self._last_name(number) in last_names  # images/0.jpg and labels/0.txt
             self._left_out.add(NO_IMAGE if matters or is_apart else SIDECAR, name)
             for place, texts in enumerate(samples.texts):
-                if texts and texts[number] is not None:
+                if texts.has(number):
                     samples.stray_labels.setdefault(place, name)
         new_numbers = np.cumsum(served) - 1
         samples.faults = [(place, int(new_numbers[n]), why) for place, n, why in samples.faults if served[n]]
-        self._names = list(compress(self._names, served))
-        samples.texts = [list(compress(texts, served)) for texts in samples.texts]
         samples.starts = array("q", np.array(samples.starts)[served].tobytes())
         samples.sizes = array("q", np.array(samples.sizes)[served].tobytes())
+
+    def _last_name(self, number: int) -> bytes:
+        return os.path.basename(self._key_of(self._names[number]))
 
     def _key_of(self, name: bytes) -> bytes:
         return sample_key(name, whole=self._whole)

@@ -8,8 +8,12 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 from typing import NamedTuple
+
+import numpy as np
 
 from penstock.loaders.data.labels.choose_columns import refuse_twins
 from penstock.loaders.data.labels.label_text import plain_label
@@ -197,23 +201,45 @@ def folder_labels(names: Sequence[bytes]) -> list[bytes | None] | None:
     return [classes[name[: name.rfind(b"/") + 1]] for name in names]
 
 
-def table_labels(table: Table, names: Sequence[bytes], keys: Sequence[bytes], fail: Fail) -> list[bytes | None]:
+def table_labels(
+    table: Table, names: Sequence[bytes], key_of: Callable[[bytes], bytes], fail: Fail
+) -> list[bytes | None]:
     """Return each member's label in `table`, by its name or its key; None for a member without one.
 
     Raises the error of `fail` if a key of the table belongs to two members, or if it has two labels for one member.
     """
     labels: list[bytes | None] = []
-    firsts: dict[bytes, int] = {}
-    for number, (name, key) in enumerate(zip(names, keys, strict=True)):
-        known = [each for each in (_without_dot(name), _without_dot(key)) if table.get(each)]
+    taken = array("q")  # hashes of keys: the keys themselves would take ten times the memory
+    for number, name in enumerate(names):
+        known = _find_keys(table, name, key_of)
         labels.append(table[known[0]] if known else None)
         if len({table[each] for each in known}) > 1:
+            _refuse_shared(table, names, number, key_of, fail)
             cause = f"the table has two labels for it, under {printable(known[0])} and under {printable(known[1])}"
             raise fail(number, cause, "remove one of them from the table")
-        if known and firsts.setdefault(known[0], number) != number:
-            cause = f"the key {printable(known[0])} of the table also belongs to {printable(names[firsts[known[0]]])}"
-            raise fail(number, cause, "rename one of them, or pass labels in the order of the images to with_labels")
+        taken.extend(map(hash, known[:1]))
+    if len(np.unique(taken)) < len(taken):
+        _refuse_shared(table, names, len(names), key_of, fail)
     return labels
+
+
+def _find_keys(table: Table, name: bytes, key_of: Callable[[bytes], bytes]) -> list[bytes]:
+    """Return the keys of a table that belong to a member: its name, its key, both or none."""
+    return [each for each in (_without_dot(name), _without_dot(key_of(name))) if table.get(each)]
+
+
+def _refuse_shared(
+    table: Table, names: Sequence[bytes], count: int, key_of: Callable[[bytes], bytes], fail: Fail
+) -> None:
+    """Raise the error of `fail` if a key of the table belongs to two of the first `count` members."""
+    firsts: dict[bytes, int] = {}
+    for number, name in enumerate(islice(names, count)):
+        for key in _find_keys(table, name, key_of)[:1]:
+            if firsts.setdefault(key, number) != number:
+                other = printable(names[firsts[key]])
+                cause = f"the key {printable(key)} of the table also belongs to {other}"
+                fix = "rename one of them, or pass labels in the order of the images to with_labels"
+                raise fail(number, cause, fix)
 
 
 def _as_bytes(value: object) -> bytes:

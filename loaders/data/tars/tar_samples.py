@@ -74,6 +74,11 @@ def sample_key(name: bytes, *, whole: bool = False) -> bytes:
     return name if dot < 0 else name[:dot]
 
 
+def plain_key(name: bytes, *, whole: bool) -> bytes:
+    """Return the key of a member without the b"./" that some programs write."""
+    return sample_key(name, whole=whole).removeprefix(b"./")
+
+
 def split_series(name: bytes) -> tuple[bytes, bytes]:
     """Return the part of a name between its first dot and its last, and the same with # for numbers."""
     middle = name[name.rfind(b"/") + 1 :].partition(b".")[2].rpartition(b".")[0]
