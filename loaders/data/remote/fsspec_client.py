@@ -51,7 +51,18 @@ class FsspecClient:
         )
 
     def read(self, url: str, start: int, size: int, limit_s: float) -> Part:
-        data = self._files.cat_file(url, start=start, end=start + size, **self._limit(limit_s))
+        from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
+
+        if self._files.async_impl or type(self._files).cat_file is not AbstractFileSystem.cat_file:
+            data = self._files.cat_file(url, start=start, end=start + size, **self._limit(limit_s))
+        else:
+            with self._files.open(url, "rb") as file:
+                if isinstance(file, AbstractBufferedFile):  # such as hf://: its read() also fetches the next 5 MiB
+                    end = min(start + size, file.size)
+                    data = file._fetch_range(start, end) if start < end else b""
+                else:
+                    file.seek(start)
+                    data = file.read(size)
         return Part(data, self.stat(url, limit_s))
 
     @staticmethod

@@ -112,3 +112,36 @@ def test_a_protocol_that_never_answers_times_out(monkeypatch: pytest.MonkeyPatch
         store.stat("silent://host/a.tar")
     assert caught.value.code == "E-READ"
     assert store.retries == 1
+
+
+def test_a_buffered_protocol_reads_no_more_than_the_range() -> None:
+    """Files of hf:// and others read 5 MiB ahead, of which a reader of ranges uses nothing."""
+    import fsspec
+    from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
+
+    content, fetched = bytes(range(250)) * 40_000, list[tuple[int, int]]()
+
+    class File(AbstractBufferedFile):  # type: ignore[misc]
+        def _fetch_range(self, start: int, end: int) -> bytes:
+            fetched.append((start, end))
+            return content[start:end]
+
+    class Buffered(AbstractFileSystem):  # type: ignore[misc]
+        protocol = "buffered"
+
+        def info(self, path: str, **options: Any) -> dict[str, Any]:
+            return {"name": path, "size": len(content), "type": "file", "etag": "1"}
+
+        def _open(self, path: str, mode: str = "rb", **options: Any) -> File:
+            return File(self, path, mode, **options)
+
+    fsspec.register_implementation("buffered", Buffered, clobber=True)
+    store, url = ObjectStore(), "buffered://host/a.tar"
+    version = store.stat(url).version
+    for start, size in ((0, 1), (1000, 70_000), (len(content) - 5, 5)):
+        assert bytes(store.read(url, start, size, version).data) == content[start : start + size]
+    assert fetched == [(0, 1), (1000, 71_000), (len(content) - 5, len(content))]
+    with pytest.raises(LoaderError, match="fewer than indexed"):
+        store.read(url, len(content) - 5, 6, version)
+    with pytest.raises(LoaderError, match="fewer than indexed"):
+        store.read(url, len(content), 6, version)
