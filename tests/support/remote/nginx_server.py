@@ -1,10 +1,11 @@
-"""nginx on this machine: a child process of a test that serves a folder over HTTP."""
+"""nginx on this machine: a child process that serves a folder over HTTP."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import time
@@ -30,7 +31,7 @@ http {{
     fastcgi_temp_path {own}/fastcgi;
     uwsgi_temp_path {own}/uwsgi;
     scgi_temp_path {own}/scgi;
-    keepalive_requests 7;
+    keepalive_requests {requests};
     server {{
         listen 127.0.0.1:{port};
         root {root};
@@ -39,29 +40,57 @@ http {{
 """
 
 
+class Nginx:
+    """nginx that serves `root` on a free port, which it keeps if it is started again.
+
+    own: folder for nginx's files. requests: after so many requests, a connection ends.
+    """
+
+    def __init__(self, root: Path, own: Path, requests: int = 7) -> None:
+        assert NGINX is not None, NO_NGINX
+        for name in ("body", "proxy", "fastcgi", "uwsgi", "scgi"):
+            (own / name).mkdir(parents=True, exist_ok=True)
+        self._root, self._own, self._requests = root, own, requests
+        self.port = 0
+        for attempt in range(_ATTEMPTS):
+            self.port = _find_port()
+            if self.start():
+                break
+            assert attempt < _ATTEMPTS - 1, (own / "error.log").read_text()
+        self.url = f"http://127.0.0.1:{self.port}"
+
+    def start(self) -> bool:
+        """Start it, and return whether it answers."""
+        own = self._own
+        user = "user root;" if os.geteuid() == 0 else ""  # root can read the folder of the test
+        values = {"user": user, "own": own, "port": self.port, "root": self._root, "requests": self._requests}
+        (own / "nginx.conf").write_text(_CONFIGURATION.format(**values))
+        command = [str(NGINX), "-p", own, "-c", own / "nginx.conf", "-e", own / "error.log"]
+        self.process = subprocess.Popen(command, start_new_session=True)
+        return _wait_for(self.port, self.process)
+
+    def stop(self) -> None:
+        """End it in good order."""
+        self.process.terminate()
+        self.process.wait()
+
+    def kill(self) -> None:
+        """Kill it with all its connections."""
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+
 @contextlib.contextmanager
 def serve_by_nginx(root: Path, own: Path) -> Iterator[str]:
     """Serve `root` on a free port, and yield the URL. A connection ends after a few requests.
 
     own: folder for nginx's files.
     """
-    for name in ("body", "proxy", "fastcgi", "uwsgi", "scgi"):
-        (own / name).mkdir(parents=True, exist_ok=True)
-    assert NGINX is not None, NO_NGINX
-    for attempt in range(_ATTEMPTS):
-        port = _find_port()
-        user = "user root;" if os.geteuid() == 0 else ""  # root can read the folder of the test
-        text = _CONFIGURATION.format(user=user, own=own, port=port, root=root)
-        (own / "nginx.conf").write_text(text)
-        process = subprocess.Popen([NGINX, "-p", own, "-c", own / "nginx.conf", "-e", own / "error.log"])
-        if _wait_for(port, process):
-            break
-        assert attempt < _ATTEMPTS - 1, (own / "error.log").read_text()
+    server = Nginx(root, own)
     try:
-        yield f"http://127.0.0.1:{port}"
+        yield server.url
     finally:
-        process.terminate()
-        process.wait()
+        server.stop()
 
 
 def _find_port() -> int:
