@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from penstock.bench.record.settings import setting
+from penstock.loaders.data.remote.access import Headers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +39,12 @@ class DataOptions:
     retry_s: float | None = setting(
         None, "Data by URL: seconds for which failing requests are repeated, 300 by default.", min=0
     )
+    headers: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--header", metavar="NAME:VALUE", help="Data by HTTP: header of all requests. Repeat it for several."
+        ),
+    ] = None
     classes: str | None = setting(
         None, "Class names by class number, separated by commas; or a file with one per line."
     )
@@ -48,7 +55,8 @@ class DataOptions:
         """Return the options that were given, as arguments of open_source."""
         labels = values["label"] or [None]
         label = labels if len(labels) > 1 else labels[0]
-        read = {**values, "label": label, "classes": _read_classes(values["classes"])}
+        headers = Headers.parse(values["headers"]) if values["headers"] else None
+        read = {**values, "label": label, "classes": _read_classes(values["classes"]), "headers": headers}
         return {name: value for name, value in read.items() if value is not None}
 
 

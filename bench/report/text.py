@@ -98,7 +98,12 @@ def repeat_command(settings: BenchSettings) -> str:
                 for name, of in value.items()
                 for each in (of if name == "label" and isinstance(of, list) else [of])
             ]
-            words += [word for name, of in given for word in (f"--{name.replace('_', '-')}", _as_argument(of))]
+            names = {"headers": "header"}
+            words += [
+                word
+                for name, of in given
+                for word in (f"--{names.get(name, name).replace('_', '-')}", _as_argument(of))
+            ]
             continue
         if value == field.default and option not in ("device", "model"):  # their defaults depend on the machine
             continue

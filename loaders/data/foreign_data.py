@@ -36,7 +36,7 @@ _OF_URLS = "it applies only to URLs, such as s3://bucket/train/"
 _OPTION_CURES = {
     **dict.fromkeys(("label", "classes"), _OF_LABELS),
     "image": "pass a pattern of files, such as 'photos/*/*_red.png', or stack([...]) for several images per sample",
-    **dict.fromkeys(("requests", "bytes_ahead", "local_cache", "local_bytes", "retry_s"), _OF_URLS),
+    **dict.fromkeys(("requests", "bytes_ahead", "local_cache", "local_bytes", "retry_s", "headers"), _OF_URLS),
     **dict.fromkeys(("text", "missing_text"), _OF_TEXTS),
     **dict.fromkeys(("workers", "backend", "batch_size", "shuffle", "pipeline", "device", "transform"), _OF_LOADER),
     "split": "pass the folder of one split, such as 'data/train'; split(source, 0.9) makes a split",

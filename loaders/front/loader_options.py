@@ -37,6 +37,8 @@ class DataOptions(TypedDict, total=False):
         local_cache: for URLs, folder for a copy of fetched data, shared by the processes of a machine.
         local_bytes: for URLs, approximate limit of the copy in bytes; by default the size of the data.
         retry_s: for URLs, seconds for which a request that fails temporarily is repeated, 300 by default.
+        headers: for HTTP URLs, headers of all requests, such as {"Authorization": "Bearer ..."}. They are never
+            printed or stored. A host to which a server redirects receives them too, except Authorization and Cookie.
     """
 
     subset: SubsetSpec
@@ -55,6 +57,7 @@ class DataOptions(TypedDict, total=False):
     local_cache: AnyPath | None
     local_bytes: int | None
     retry_s: float
+    headers: Mapping[str, str]
 
 
 class SourceOptions(DataOptions, total=False):

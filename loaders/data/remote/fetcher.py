@@ -87,7 +87,7 @@ class Fetcher:
         self._num_threads = requests
         self._pool: ThreadPoolExecutor | None = None
         self._curl = CurlRequests(lambda: requests) if has_curl() else None
-        self._plain = PlainRequests()
+        self._plain = PlainRequests(store.access.headers.pairs)
         self._lock = threading.Lock()
         self._arrived = threading.Condition(self._lock)
         self._num_waiting = 0  # threads that wait for `_arrived`

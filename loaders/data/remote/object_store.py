@@ -13,7 +13,7 @@ from typing import TypeVar
 from urllib.parse import urlsplit
 
 from penstock.loaders.data.remote.access import DEFAULT, Access
-from penstock.loaders.data.remote.clients import client_of
+from penstock.loaders.data.remote.clients import Client, client_of
 from penstock.loaders.data.remote.remote_object import Folder, Part, RemoteObject
 from penstock.loaders.data.remote.storage_errors import as_loader_error, is_busy
 from penstock.loaders.data.samples.version import Version
@@ -72,7 +72,7 @@ class ObjectStore:
 
     def stat(self, url: str) -> RemoteObject:
         """Return size and version of an object. Raises LoaderError: E-MISSING, E-ACCESS, E-READ."""
-        return self._try(url, lambda limit_s: client_of(url).stat(url, limit_s))
+        return self._try(url, lambda limit_s: self._client(url).stat(url, limit_s))
 
     def read(
         self, url: str, start: int, size: int, version: Version | None = None, deadline: Deadline | None = None
@@ -85,7 +85,7 @@ class ObjectStore:
 
         def request(limit_s: float) -> Part:
             # Storage does not accept a request for 0 bytes.
-            client = client_of(url)
+            client = self._client(url)
             part = client.read(url, start, size, limit_s) if size else Part(b"", client.stat(url, limit_s))
             if version is not None and part.found.version != version:
                 raise LoaderError("E-CHANGED", "the object was replaced since it was indexed")
@@ -116,14 +116,17 @@ class ObjectStore:
         """Return the folders directly below `url`, each with a slash at the end, and the objects there, both sorted."""
 
         def request(limit_s: float) -> Folder:
-            folders, objects = client_of(url).list_folder(url, limit_s)
+            folders, objects = self._client(url).list_folder(url, limit_s)
             return sorted(folders), dict(sorted(objects))
 
         return self._try(url, request)
 
     def list(self, url: str) -> dict[str, RemoteObject]:
         """Return the objects with names that begin with the name in `url`, by URL, sorted."""
-        return self._try(url, lambda limit_s: dict(sorted(client_of(url).list(url, limit_s))))
+        return self._try(url, lambda limit_s: dict(sorted(self._client(url).list(url, limit_s))))
+
+    def _client(self, url: str) -> Client:
+        return client_of(url, self.access.headers.pairs)
 
     def _try(self, url: str, request: Callable[[float], Result], deadline: Deadline | None = None) -> Result:
         """Call `request` with its limit in seconds and return its result; repeat it while that may help."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,8 @@ from penstock.loaders.data.samples.samples import Samples
 from penstock.loaders.data.samples.samples_writer import SamplesWriter
 from penstock.loaders.system.saved_columns import load_saved
 
+_LOGIN = re.compile(rb"https?://[^/?#]*@", re.IGNORECASE)
+
 
 def load_or_make(
     name: bytes | None,
@@ -26,7 +29,8 @@ def load_or_make(
 ) -> tuple[Samples, SavedColumns | None]:
     """Return the saved index `name`, and its labels that are not class numbers; if outdated, make and save it again.
 
-    Without a `name`, the index is made in memory. made_by: identity of the settings that decide its content.
+    Without a `name`, and for URLs with a password, the index is made in memory. made_by: identity of the settings that
+    decide its content.
 
     With many containers, only a sample is compared: each is compared again when it is read.
     """
@@ -38,6 +42,8 @@ def load_or_make(
             return samples, labels
     writer, others = make()
     writer.made_by = made_by
+    if any(_LOGIN.search(text) for text in (writer.root, writer.folders.text, writer.containers.names.text)):
+        name = None
     return save_with_labels(name, writer, others)
 
 

@@ -6,7 +6,7 @@ import time
 from email.utils import parsedate_to_datetime
 from typing import NamedTuple
 
-from penstock.loaders.data.remote.clients import client_of
+from penstock.loaders.data.remote.clients import Headers, client_of
 from penstock.loaders.data.remote.curl_requests import Answer
 from penstock.loaders.data.remote.obstore_client import ObstoreClient
 from penstock.loaders.data.samples.version import Version
@@ -24,9 +24,13 @@ class _Plain(NamedTuple):
 
 
 class PlainRequests:
-    """Finds plain requests, and keeps those of objects with many samples."""
+    """Finds plain requests, and keeps those of objects with many samples.
 
-    def __init__(self) -> None:
+    headers: names and values for all requests by HTTP.
+    """
+
+    def __init__(self, headers: Headers = ()) -> None:
+        self._headers = headers
         self._known = dict[str, _Plain | None]()  # by URL
         self._clients = dict[str, tuple[object, float]]()  # by scheme and host
         self._versions = dict[tuple[bytes, bytes, bytes], Version]()
@@ -72,11 +76,11 @@ class PlainRequests:
 
     def _client(self, url: str, now: float) -> object:
         if "%" in url or "?" in url:  # such an address can need a client of its own
-            return client_of(url)
+            return client_of(url, self._headers)
         host = url[: url.find("/", url.find("://") + 3)]
         client, until = self._clients.get(host, (None, 0.0))
         if until < now:
-            client = client_of(url)
+            client = client_of(url, self._headers)
             self._clients[host] = client, now + _CLIENT_KEPT_S
         return client
 

@@ -19,7 +19,7 @@ from penstock.loaders.data.remote.fetcher import Fetcher, Range, join_neighbours
 from penstock.loaders.data.remote.local_copy import LocalCopy
 from penstock.loaders.data.remote.object_stats import is_current
 from penstock.loaders.data.remote.object_store import ObjectStore, is_url, warn_of_no_version
-from penstock.loaders.data.remote.path_or_url import without_key
+from penstock.loaders.data.remote.path_or_url import HTTP, without_key
 from penstock.loaders.data.remote.pinned_urls import without_commit
 from penstock.loaders.data.samples.samples import Samples
 from penstock.loaders.data.samples.version import Version
@@ -70,7 +70,14 @@ class Request(NamedTuple):
 
 
 _MOST_OBJECTS = 4096  # whose URL and version are kept
-REMOTE_OPTIONS = ("requests", "bytes_ahead", "local_cache", "local_bytes", "retry_s")  # passed on by create_loader
+REMOTE_OPTIONS = (
+    "requests",
+    "bytes_ahead",
+    "local_cache",
+    "local_bytes",
+    "retry_s",
+    "headers",
+)  # passed on by create_loader
 
 
 def check_reading(paths: Collection[bytes], **reading: Any) -> RemoteOptions:
@@ -85,6 +92,8 @@ def check_reading(paths: Collection[bytes], **reading: Any) -> RemoteOptions:
         raise ValueError(f"either all paths must be URLs or none, got {num_urls:,} of {len(paths):,}")
     if not num_urls and (unsuited := [name for name in given if name in REMOTE_OPTIONS]):
         raise ValueError(f"{', '.join(unsuited)} can only be used for data at URLs")
+    if options.headers and not any(path.lower().startswith(HTTP) for path in paths):
+        raise ValueError("headers can only be used for data at URLs of HTTP")
     return options
 
 
