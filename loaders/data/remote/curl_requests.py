@@ -272,7 +272,9 @@ class _Handle:
             curl.setopt(pycurl.URL, job.url)
             self._url = job.url
         if job.headers != self._headers:
-            curl.setopt(pycurl.HTTPHEADER, list(job.headers))
+            curl.unsetopt(pycurl.HTTPHEADER)  # an empty list leaves the earlier ones
+            if job.headers:
+                curl.setopt(pycurl.HTTPHEADER, list(job.headers))
             # They may be secret, and must not be sent to another host.
             curl.setopt(pycurl.FOLLOWLOCATION, int(not job.headers))
             self._headers = job.headers
