@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import ssl
 
 from penstock.pipelines.errors import LoaderError
 
 # The first that is set counts: of boto3, of requests, and of OpenSSL, in the order of boto3.
 VARIABLES = ("AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE")
+# Where systems store the certificates that they trust, in one file.
+_SYSTEM_FILES = (
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+)
 _BEGIN = b"-----BEGIN CERTIFICATE-----"
 
 
@@ -23,6 +32,15 @@ def ca_bundle(scheme: str) -> str | None:
         cause = f"{name} names a file of certificates that does not exist: {path}"
         raise LoaderError("E-ACCESS", cause, fix=f"correct {name}, or unset it")
     return path
+
+
+def trusted_place(scheme: str) -> str:
+    """Return the path of a file or folder of trusted certificates, for clients that have none; "" if none is found."""
+    found = ""
+    with contextlib.suppress(LoaderError):  # raised by the client that reports it
+        found = ca_bundle(scheme) or ""
+    places = (found, ssl.get_default_verify_paths().cafile or "", *_SYSTEM_FILES)
+    return next((place for place in places if place and os.path.exists(place)), "")
 
 
 def read_certificates(path: str) -> bytes:

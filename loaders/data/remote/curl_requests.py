@@ -80,7 +80,7 @@ class CurlRequests:
 
     Args:
         limit: returns the number of requests that may be under way.
-        ca_bundle: path of a file with certificates to trust; "" for libcurl's own.
+        ca_bundle: path of a file or folder with certificates to trust; "" for libcurl's own.
     """
 
     def __init__(self, limit: Callable[[], int], ca_bundle: str = "") -> None:
@@ -261,7 +261,7 @@ class _Handle:
         ):
             self.curl.setopt(option, value)
         if ca_bundle:
-            self.curl.setopt(pycurl.CAINFO, ca_bundle)
+            self.curl.setopt(pycurl.CAPATH if os.path.isdir(ca_bundle) else pycurl.CAINFO, ca_bundle)
 
     def send(self, job: Job) -> None:
         """Prepare a request."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
+from penstock.loaders.data.remote.certificates import trusted_place
 from penstock.loaders.data.remote.curl_requests import Answer, CurlRequests, Job, has_curl
 from penstock.loaders.data.remote.local_copy import LocalCopy
 from penstock.loaders.data.remote.object_store import Deadline, ObjectStore
@@ -86,7 +87,8 @@ class Fetcher:
         self._store, self._find, self._bytes_ahead, self._local = store, find, bytes_ahead, local
         self._num_threads = requests
         self._pool: ThreadPoolExecutor | None = None
-        self._curl = CurlRequests(lambda: requests) if has_curl() else None
+        self._curl: CurlRequests | None = None
+        self._may_curl = has_curl()
         self._plain = PlainRequests(store.access.headers.pairs)
         self._lock = threading.Lock()
         self._arrived = threading.Condition(self._lock)
@@ -118,13 +120,18 @@ class Fetcher:
         jobs: list[Job] = []
         for joined in join_neighbours([coming.wanted for coming in new.values()]):
             parts = [new[wanted.sample] for wanted in joined]
-            plain = None if self._curl is None else self._plain.find(joined[0].url)
+            plain = self._plain.find(joined[0].url) if self._may_curl else None
             if plain is None:
                 self._submit(parts)
             else:
                 jobs.append(_RangeJob(self, parts, *plain))
-        if jobs and self._curl is not None:
-            self._curl.submit(jobs)
+        if jobs:
+            with self._lock:
+                if self._curl is None:
+                    limit, scheme = self._num_threads, places[0].url.partition(":")[0]
+                    self._curl = CurlRequests(lambda: limit, trusted_place(scheme))
+                curl = self._curl
+            curl.submit(jobs)
 
     def take(self, sample: int) -> memoryview:
         """Wait for the bytes of a sample and return them. Raises LoaderError."""
@@ -243,7 +250,7 @@ class Fetcher:
         if not 400 <= answer.status < 429:  # these do not heal
             self._store.count_retry()
         if answer.is_untrusted:  # libcurl finds other certificates than the store: do not ask it again
-            self._curl = None
+            self._may_curl = False
         self._submit(parts)
 
 

@@ -11,6 +11,8 @@ from tls_server import BODY, Authority, make_authority, serve_tls
 from penstock.loaders import LoaderError
 from penstock.loaders.data.remote import object_store
 from penstock.loaders.data.remote.certificates import VARIABLES
+from penstock.loaders.data.remote.curl_requests import has_curl
+from penstock.loaders.data.remote.fetcher import Fetcher, Range
 from penstock.loaders.data.remote.object_store import ObjectStore
 
 
@@ -76,3 +78,23 @@ def test_a_wrong_file_of_certificates_is_named(
         read(f"{url}/a.bin")
     assert caught.value.code == "E-ACCESS"
     assert "REQUESTS_CA_BUNDLE" in caught.value.fix
+
+
+@pytest.mark.skipif(not has_curl(), reason="pycurl is not installed")
+def test_libcurl_trusts_the_same_files(monkeypatch: pytest.MonkeyPatch, authority: Authority, url: str) -> None:
+    """A server that libcurl does not trust is left to the store, which names the cause."""
+
+    def fetch() -> bytes:
+        store = ObjectStore()
+        fetcher = Fetcher(store, lambda at: Range(at, f"{url}/a.bin", 0, len(BODY), found.version), 1, 1 << 20)
+        if is_trusted:
+            monkeypatch.setattr(store, "read", None)
+        return bytes(fetcher.take(0))
+
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority.path))
+    found, is_trusted = ObjectStore().stat(f"{url}/a.bin"), True
+    assert fetch() == BODY
+    monkeypatch.delenv("SSL_CERT_FILE")
+    is_trusted = False
+    with pytest.raises(LoaderError, match="UnknownIssuer"):
+        fetch()
