@@ -30,6 +30,7 @@ class DataOptions:
         ),
     ] = None
     root: str | None = setting(None, "Folder that the paths in a table are relative to.")
+    index: str | None = setting(None, "Data by URL: folder or URL of an index that `penstock index --out` wrote.")
     requests: int | None = setting(None, "Data by URL: concurrent requests, 64 by default.", min=1)
     bytes_ahead: int | None = setting(
         None, "Data by URL: bytes to fetch before they are needed, 256 MiB by default.", min=1
@@ -58,6 +59,16 @@ class DataOptions:
         headers = Headers.parse(values["headers"]) if values["headers"] else None
         read = {**values, "label": label, "classes": _read_classes(values["classes"]), "headers": headers}
         return {name: value for name, value in read.items() if value is not None}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextDataOptions(DataOptions):
+    """Options of open_source, with those of the texts."""
+
+    text: str | None = setting(
+        None, "Table column with the texts; for tars and image files their suffix, such as txt, or json:FIELD."
+    )
+    missing_text: str | None = setting(None, "Samples without a text: raise, the default, or leave_out.")
 
 
 def _read_classes(text: str | None) -> list[str] | None:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from penstock.bench.commands import shared_options as common
-from penstock.bench.commands.data_options import DataOptions
+from penstock.bench.commands.data_options import TextDataOptions
 from penstock.bench.record.settings import Cache, Size, setting
 
 
@@ -31,16 +31,6 @@ class FieldOptions:
     yolo: str | None = setting(None, "Folder of YOLO's text files.")
 
 
-@dataclass(frozen=True, kw_only=True)
-class ShownDataOptions(DataOptions):
-    """Options of open_source, with those of the texts."""
-
-    text: str | None = setting(
-        None, "Table column with the texts; for tars and image files their suffix, such as txt, or json:FIELD."
-    )
-    missing_text: str | None = setting(None, "Samples without a text: raise, the default, or leave_out.")
-
-
 def _writable_picture(path: Path | None) -> Path | None:
     """Reject a file of an unknown format, or one that cannot be written, before the work begins."""
     from penstock.loaders.show.picture import picture_format
@@ -50,7 +40,7 @@ def _writable_picture(path: Path | None) -> Path | None:
     return common.writable(path)
 
 
-@common.takes_settings(options=ShowOptions, fields=FieldOptions, data_options=ShownDataOptions)
+@common.takes_settings(options=ShowOptions, fields=FieldOptions, data_options=TextDataOptions)
 def show(
     data: common.Data,
     n: Annotated[int, typer.Option("--n", "-n", min=1, max=1024, help="Number of samples.")] = 16,

@@ -32,6 +32,8 @@ class DataOptions(TypedDict, total=False):
         split: name of a split of a Hugging Face data set.
         cache_bytes: limit of the decoded data that is kept for Parquet files, in bytes.
         rescan: whether to make the index of tars again, although their sizes and times are unchanged.
+        index: for URLs, the folder or URL of an index that `penstock index DATA --out PLACE` wrote: the storage is then
+            not listed or asked for versions. See docs/guides/remote.md.
         requests: for URLs, number of concurrent requests per process. See docs/guides/remote.md.
         bytes_ahead: for URLs, number of bytes that may be fetched before they are needed, per process.
         local_cache: for URLs, folder for a copy of fetched data, shared by the processes of a machine.
@@ -52,6 +54,7 @@ class DataOptions(TypedDict, total=False):
     split: str | None
     cache_bytes: int
     rescan: bool
+    index: AnyPath | None
     requests: int
     bytes_ahead: int
     local_cache: AnyPath | None

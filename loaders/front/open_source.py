@@ -24,6 +24,8 @@ from penstock.loaders.data.files.image_folder import ImageFolder
 from penstock.loaders.data.files.indexed_source import IndexedSource
 from penstock.loaders.data.files.path_patterns import expand_pattern, is_pattern
 from penstock.loaders.data.foreign_data import cure_by_name, cure_of_missing, cure_of_object, cure_of_option
+from penstock.loaders.data.indexes.bucket_index import FOLDER as FOLDER_OF_IMAGES
+from penstock.loaders.data.indexes.bucket_index import TARS, read_bucket_index
 from penstock.loaders.data.labels.class_names import IN_FOLDERS, warn_of_classes, warn_of_joined_classes
 from penstock.loaders.data.labels.class_numbers import checked_classes, checked_classes_by_label
 from penstock.loaders.data.labels.collect_texts import NO_TEXTS, RAISE, TextOptions
@@ -33,7 +35,7 @@ from penstock.loaders.data.remote.object_store import is_url
 from penstock.loaders.data.remote.path_or_url import is_file, without_query
 from penstock.loaders.data.remote.pinned_urls import pin_url
 from penstock.loaders.data.remote.remote_source import REMOTE_OPTIONS, check_reading
-from penstock.loaders.data.remote.url_patterns import expand_url, is_url_pattern
+from penstock.loaders.data.remote.url_patterns import expand_url, is_url_folder, is_url_pattern
 from penstock.loaders.data.remote.whole_files import copy_urls, copy_whole
 from penstock.loaders.data.sources.contract import Reopening, SampledSource, Source
 from penstock.loaders.data.sources.data import find_whole, join_sources
@@ -125,7 +127,9 @@ def _open_list(specs: Sequence[Any], **options: Any) -> Source:
     """Open data sets as one source: files of one kind together, other data separately."""
     paths = list(map(os.fsencode, specs)) if all(isinstance(spec, _PATHS) for spec in specs) else []
     paths = [pin_url(path) for path in paths]
-    if paths and not any(_is_url_folder(path) or os.path.isdir(path) for path in paths):
+    if paths and "index" in options:
+        options["index"] = options["index"].of(paths)
+    if paths and not any(is_url_folder(path) or os.path.isdir(path) for path in paths):
 
         def find() -> list[bytes]:
             return [file for path in paths for file in _expand(path, Access.among(options))]
@@ -160,8 +164,8 @@ _HAVE_HOSTS = {b"s3", b"gs", b"gcs", b"az", b"abfs", b"http", b"https", b"hf"}  
 _COLUMNS = ("image", "label")
 _TEXTS = ("text", "missing_text")
 _LABELS = ("classes", "missing_labels")
-_TABLE_OPTIONS = (*_COLUMNS, *_TEXTS, "root", *_LABELS, *REMOTE_OPTIONS)
-_LIST_OPTIONS = ("root", *_TEXTS, *_LABELS, *REMOTE_OPTIONS)
+_TABLE_OPTIONS = (*_COLUMNS, *_TEXTS, "root", *_LABELS, "index", *REMOTE_OPTIONS)
+_LIST_OPTIONS = ("root", *_TEXTS, *_LABELS, "index", *REMOTE_OPTIONS)
 _PARQUET_OPTIONS = (*_COLUMNS, *_TEXTS, *_LABELS, "cache_bytes", *REMOTE_OPTIONS)
 _ARROW_OPTIONS = (*_COLUMNS, *_TEXTS, *_LABELS, *REMOTE_OPTIONS)
 _DATASET_OPTIONS = (*_COLUMNS, *_TEXTS, *_LABELS, "split")
@@ -171,9 +175,11 @@ _IMAGES = Kind(
     "image files",
     _is_any,
     open_lists.open_images,
-    ("classes", *_TEXTS, *REMOTE_OPTIONS),
+    ("classes", *_TEXTS, "index", *REMOTE_OPTIONS),
     open_lists.LIST_SUFFIXES,
 )
+_OF_TARS = Kind(URL_FOLDER, "a folder of tar files", is_tar_folder, open_tar_folder, TAR_OPTIONS)
+_OF_IMAGES = Kind(URL_FOLDER, "a folder of images", _is_any, open_url_folder, ("index", *REMOTE_OPTIONS))
 # The first match is used. For folders by URL, kinds with a known file name come first, because HTTP cannot list.
 KINDS = (
     Kind(FOLDER, "a set of cache shards", is_cache_set, open_cache),
@@ -182,8 +188,8 @@ KINDS = (
     Kind(FOLDER, "a folder of images", os.path.isdir, ImageFolder, _TEXTS),
     Kind(URL_FOLDER, "a set of cache shards", _has_manifest, _open_cache_url, REMOTE_OPTIONS),
     Kind(URL_FOLDER, _SAVED, is_saved_dataset, open_saved_dataset, (*_DATASET_OPTIONS, *REMOTE_OPTIONS)),
-    Kind(URL_FOLDER, "a folder of tar files", is_tar_folder, open_tar_folder, TAR_OPTIONS),
-    Kind(URL_FOLDER, "a folder of images", _is_any, open_url_folder, REMOTE_OPTIONS),
+    _OF_TARS,
+    _OF_IMAGES,
     Kind(FILES, "an HDF5 cache", _is_any, _open_caches, REMOTE_OPTIONS, (".h5", ".hdf5")),
     Kind(FILES, "Parquet files of images", has_image_bytes, open_parquet, _PARQUET_OPTIONS, (".parquet",)),
     Kind(FILES, "a table of images", _is_any, open_tables, _TABLE_OPTIONS, TABLE_SUFFIXES),
@@ -198,6 +204,7 @@ KINDS = (
     Kind(OBJECT, "a list of these", _is_list_of_data, _open_list, ("classes",)),
     Kind(OBJECT, "a pair (images, labels) of arrays", _is_array_pair, _open_arrays, ("classes",)),
 )
+_INDEXED_FOLDERS = {TARS: _OF_TARS, FOLDER_OF_IMAGES: _OF_IMAGES}  # folders by URL, by the kind of an index
 _CLASS_FOLDERS = (ImageFolder, open_url_folder, open_lists.open_samples)  # openers of folders without `classes`
 # Options of create_loader that belong to the source, for every backend.
 SOURCE_OPTIONS = frozenset(name for kind in KINDS for name in kind.options) | frozenset(PART_OPTIONS)
@@ -215,6 +222,7 @@ def select_options(path: str | bytes | os.PathLike[str], options: Mapping[str, A
     image = image if isinstance(image, str) or not image else image[0]
     kind, _, _ = _find(os.fsencode(path), {**options, "image": image})
     accepted = {"classes", *(kind.options if kind else ())} - set(() if is_url(os.fsencode(path)) else REMOTE_OPTIONS)
+    accepted.discard("index")  # it belongs to one data set
     return {name: value for name, value in options.items() if name in accepted}
 
 
@@ -230,6 +238,12 @@ def open_source(spec: SourceLike, **options: Unpack[OpenOptions]) -> SampledSour
     and for an option that the kind does not accept; TypeError for options with a Source.
     """
     given: dict[str, Any] = {**options}
+    if given.get("index") is not None:
+        if given.get("rescan"):
+            raise ValueError("rescan makes an index, and index reads one: pass only one of them")
+        given["index"] = read_bucket_index(given["index"], Access.among(given))
+    else:
+        given.pop("index", None)
     part = take_options(given)
     if "classes" in given:
         given["classes"] = checked_classes_by_label(given["classes"])
@@ -305,6 +319,8 @@ def _open_path(path: bytes, options: dict[str, Any]) -> Source:
     path = pin_url(path) if is_url(path) else path.removeprefix(b"file://")
     if not (is_url(path) or is_pattern(path) or os.path.exists(path)):
         raise LoaderError("E-NODATA", "no such file or folder", fix=cure_of_missing(path), path=path)
+    if "index" in options:
+        options = {**options, "index": options["index"].of([path])}
     kind, what, find = _find(path, options)
     if kind is None:
         raise _unknown_kind(path, what)
@@ -323,18 +339,21 @@ def _find(path: bytes, options: Mapping[str, Any]) -> tuple[Kind | None, Any, Ca
 
     The kind is None if it is unknown. The function is None for a folder or a single file.
     """
-    access = Access.among(options)
+    access, index = Access.among(options), options.get("index")
     if is_url(path):
         scheme, _, place = path.partition(b"://")
         if not place or (place.startswith(b"/") and scheme in _HAVE_HOSTS):
             raise ValueError(f"{printable(path)} has no bucket or host: write s3://bucket/folder/, for example")
-        if _is_url_folder(path):
-            return _first(URL_FOLDER, path.rstrip(b"/"), access), path.rstrip(b"/"), None
+        if is_url_folder(path):
+            place = path.rstrip(b"/")
+            found_kind = _INDEXED_FOLDERS.get(index.manifest.kind) if index else _first(URL_FOLDER, place, access)
+            return found_kind, place, None
     elif not is_pattern(path):
         folder = _first(FOLDER, path)
         return (_kind_of([path], options), [path], None) if folder is None else (folder, path, None)
-    found = _expand(path, access)
-    return _kind_of(found, options), found, partial(_expand, path, access)
+    find = partial(_expand, path, access) if index is None or not is_url_pattern(path) else index.objects
+    found = find()
+    return _kind_of(found, options), found, find
 
 
 def _first(of: str, *what: object) -> Kind | None:
@@ -347,12 +366,6 @@ def _kind_of(paths: Collection[bytes], options: Mapping[str, Any]) -> Kind | Non
     of_files = (kind for kind in KINDS if kind.of == FILES and all(name.endswith(kind.suffixes) for name in names))
     about = next(iter(paths)), options.get("image"), Access.among(options)
     return next((kind for kind in of_files if kind.is_this(*about)), None)
-
-
-def _is_url_folder(path: bytes) -> bool:
-    """Return whether a URL is that of a folder: it ends with a slash, or its last part has no dot."""
-    name = path.rpartition(b"/")[2]
-    return is_url(path) and not (b"." in name or b"?" in path or is_url_pattern(path))
 
 
 def _open_found(

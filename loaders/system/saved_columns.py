@@ -226,14 +226,17 @@ def cache_folder() -> bytes | None:
     return folder
 
 
-def load_saved(name: bytes, open_index: Open[Opened]) -> Opened | None:
-    """Return the saved index `name`; None if it is missing, incomplete or another user's."""
+def load_saved(name: bytes, open_index: Open[Opened], *, verify: bool = True) -> Opened | None:
+    """Return the saved index `name`; None if it is missing, incomplete or another user's.
+
+    verify: whether to read it and compare its digest, unless another process has just done so.
+    """
     folder = cache_folder()
     if folder is None:
         return None
     path = os.path.join(folder, name)
     try:
-        return open_index(path, True) if os.stat(path).st_uid == os.geteuid() else None
+        return open_index(path, verify) if os.stat(path).st_uid == os.geteuid() else None
     except (OSError, DamagedIndexError):
         return None
 

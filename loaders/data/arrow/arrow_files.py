@@ -27,10 +27,10 @@ from penstock.loaders.data.arrow.arrow_values import locate_values
 from penstock.loaders.data.arrow.image_rows import ImageRows, check_order, no_rows_error
 from penstock.loaders.data.files.indexed_source import IndexedSource
 from penstock.loaders.data.files.left_out import warn_of_left_out
+from penstock.loaders.data.indexes.open_samples import load_or_make
 from penstock.loaders.data.labels.collect_texts import NO_TEXTS, RAISE, TextOptions
 from penstock.loaders.data.labels.labelled import serve_labels
 from penstock.loaders.data.labels.stored_labels import Labels
-from penstock.loaders.data.remote.open_samples import load_or_make
 from penstock.loaders.data.remote.path_or_url import folder_of
 from penstock.loaders.data.remote.remote_source import check_reading
 from penstock.loaders.data.remote.whole_files import copy_urls

@@ -37,6 +37,7 @@ class IndexedSource(BySample):
         root: replaces the folder that was indexed.
         base: folder to which names of samples are relative; None for names that are whole paths.
         one_class: why all samples are in one class, in words.
+        index_place: where the index is kept, if it was read from a bucket or a folder.
 
     Attributes:
         classes: class names, by class number.
@@ -60,11 +61,13 @@ class IndexedSource(BySample):
         root: bytes | None = None,
         base: bytes | None = None,
         one_class: str = "samples without labels count as one class",
+        index_place: bytes | None = None,
     ) -> None:
         self.samples, header = samples if root is None else samples.at(root), samples.header
         self._max_file_bytes = max_file_bytes
         self._reopen: Callable[..., IndexedSource] = reopen or Reopening()
         self._about: dict[str, Any] = {"is_listed": is_listed, "root": root, "base": base, "one_class": one_class}
+        self._about["index_place"] = index_place
         self.classes, self.fingerprint, self.skipped = samples.classes, header.fingerprint, header.skipped
         self.content, self.num_bytes, self.retries = header.content, header.num_bytes, 0
         if samples.has_folders:
@@ -140,7 +143,8 @@ class IndexedSource(BySample):
     def refreshed(self) -> IndexedSource:
         """Return this source if the data is unchanged, otherwise a source of the current data."""
         is_listed = self._about["is_listed"]
-        is_same = (self.samples.is_saved or not is_listed) and self.is_unchanged()  # else all is looked up again
+        is_kept = self.samples.is_saved and self.samples.header.made_by != ""
+        is_same = (is_kept or not is_listed) and self.is_unchanged()  # else all is looked up again
         if is_same and not is_listed:
             return self
         again = self._reopen(rescan=not is_same)

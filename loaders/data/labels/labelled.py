@@ -22,7 +22,7 @@ from penstock.loaders.data.samples.columns import SavedColumns, StoredValues
 from penstock.loaders.data.samples.samples_writer import CHUNK
 from penstock.loaders.data.samples.saved_texts import SavedTexts
 from penstock.loaders.data.sources.contract import Source, field_kinds_of, has_labels, has_targets
-from penstock.loaders.data.sources.data import as_data
+from penstock.loaders.data.sources.data import Data, as_data
 from penstock.loaders.data.sources.source_faults import call_by_name
 from penstock.loaders.data.sources.step import Field, Step
 from penstock.pipelines.messages.checked import shown
@@ -52,6 +52,15 @@ def serve_labels(source: Source, index: SavedColumns | None, *, has_list: bool =
     elif not has_list:
         warn_of_classes(served.classes, len(served), partial(_all_labels, served))
     return served
+
+
+def find_saved_labels(source: Any) -> SavedColumns | None:
+    """Return the labels and texts that serve_labels added to a source."""
+    for step in source.steps if isinstance(source, Data) else ():
+        texts = [each.column for each in (step.fields or {}).values() if isinstance(each.column, SavedTexts)]
+        if step.labels is not None or texts:
+            return step.labels if step.labels is not None else texts[0].index
+    return find_saved_labels(source.parts[0]) if isinstance(source, Data) else None
 
 
 def _all_labels(source: Source) -> npt.NDArray[np.int64]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import MappingProxyType
@@ -19,6 +19,7 @@ from penstock.loaders.data.samples.version import MISSING
 REMOTE_THREADS = 64
 Listed = Mapping[bytes, RemoteObject | None]  # known sizes and versions of objects, by URL
 NONE_LISTED: Listed = MappingProxyType({})
+LookUp = Callable[[bytes, Iterable[list[bytes]], Show], Stats]  # as stat_places
 
 
 def stat_places(

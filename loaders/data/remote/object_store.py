@@ -9,11 +9,13 @@ import re
 import threading
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from functools import partial
+from typing import BinaryIO, TypeVar
 from urllib.parse import urlsplit
 
 from penstock.loaders.data.remote.access import DEFAULT, Access
 from penstock.loaders.data.remote.clients import Client, client_of
+from penstock.loaders.data.remote.obstore_client import ObstoreClient
 from penstock.loaders.data.remote.remote_object import Folder, Part, RemoteObject
 from penstock.loaders.data.remote.storage_errors import as_loader_error, is_busy
 from penstock.loaders.data.samples.version import Version
@@ -127,6 +129,14 @@ class ObjectStore:
 
     def _client(self, url: str) -> Client:
         return client_of(url, self.access.headers.pairs)
+
+    def write(self, url: str, file: BinaryIO) -> None:
+        """Store a file as an object. Raises LoaderError: E-MISUSE, E-ACCESS, E-READ."""
+        client = self._client(url)
+        if not isinstance(client, ObstoreClient) or client.is_read_only:
+            fix = "write to a bucket (s3://, gs://, az://), or to a folder and copy that"
+            raise LoaderError("E-MISUSE", "this storage can only be read", fix=fix, path=url.encode())
+        self._try(url, partial(client.write, url, file))
 
     def _try(self, url: str, request: Callable[[float], Result], deadline: Deadline | None = None) -> Result:
         """Call `request` with its limit in seconds and return its result; repeat it while that may help."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from time import monotonic
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 from urllib.parse import quote, unquote, urlsplit
 
 from penstock.loaders.data.remote.certificates import ca_bundle, read_certificates
@@ -43,6 +43,7 @@ _NOT_PLAIN = ("AWS_S3_EXPRESS", "AWS_SSE_CUSTOMER_KEY_BASE64")
 _SIGNATURE = re.compile(r"[?&](?:[\w-]*signature|sig)=", re.IGNORECASE)
 # Consoles and tools store an empty folder "new_data" as an object with this name, or with this suffix.
 _FOLDER_MARK = "_$folder$"
+_WRITTEN_BYTES = 16 << 20  # of one part: S3 accepts 10,000
 
 
 class ObstoreClient:
@@ -131,6 +132,20 @@ class ObstoreClient:
             store = self._new_store({**self._options, **keys}, {"timeout": "30s"})
         signed = str(self._obstore.sign(store, "GET", self._path(url), _SIGNED_FOR))
         return signed.partition("?")[0] if is_public else signed, {}
+
+    @property
+    def is_read_only(self) -> bool:
+        """Whether objects cannot be written: at HTTP addresses."""
+        return self._scheme in HTTP
+
+    def write(self, url: str, file: BinaryIO, limit_s: float) -> None:
+        """Store a file; a large one is sent in parts."""
+
+        def request(store: Any) -> None:
+            file.seek(0)
+            self._obstore.put(store, self._path(url), file, chunk_size=_WRITTEN_BYTES)
+
+        self._request(limit_s, request)
 
     def list(self, url: str, limit_s: float) -> list[tuple[str, RemoteObject]]:
         prefix = _path(url)

@@ -24,7 +24,7 @@ from penstock.loaders.data.remote.pinned_urls import without_commit
 from penstock.loaders.data.samples.samples import Samples
 from penstock.loaders.data.samples.version import Version
 from penstock.loaders.system.saved_columns import drop_index
-from penstock.pipelines.errors import LoaderError
+from penstock.pipelines.errors import LoaderError, printable
 from penstock.pipelines.messages.checked import checked_int
 from penstock.pipelines.native.rows import ENCODED, NO_NAMES, STORED, Names, Rows
 
@@ -104,8 +104,9 @@ def _name_copy(samples: Samples) -> bytes:
     a file's time and size. Keys in addresses and commits are left out: they change while the data does not.
     """
     digest = hashlib.blake2b(samples.header.content.encode("ascii"), digest_size=16)
-    places = [samples.root] if samples.has_folders else map(samples.container_name, range(samples.num_containers))
-    for place in places:
+    numbers = () if samples.has_folders else range(samples.num_containers)
+    places = (samples.prefix + samples.container_name(number) for number in numbers)
+    for place in [samples.root] if samples.has_folders else places:
         digest.update(without_commit(without_key(place)) + b"\0")
     return digest.hexdigest().encode("ascii")
 
@@ -147,6 +148,7 @@ class RemoteSource(IndexedSource):
         self, samples: Samples, options: RemoteOptions, reopen: Callable[..., IndexedSource] | None = None, **about: Any
     ) -> None:
         super().__init__(samples, options.max_file_bytes, reopen, **about)
+        samples = self.samples
         if samples.has_folders:
             self.root = without_key(samples.root)
         self.options, self.store = options, ObjectStore(options)
@@ -247,9 +249,13 @@ class RemoteSource(IndexedSource):
                 raise failed
             return bytes(self._fetcher.take(index))
         except LoaderError as error:
-            if error.code == "E-CHANGED":
+            fix, place = error.fix, self._about["index_place"]
+            if place is not None and error.code in ("E-CHANGED", "E-MISSING"):
+                again = f"penstock index DATA --out {printable(place)}"
+                fix = f"write the index again with {again}, or pass the index of this data; then start again"
+            elif error.code == "E-CHANGED":
                 drop_index(self.samples.file)
-            raise LoaderError(error.code, error.cause, fix=error.fix, sample=index, path=path) from None
+            raise LoaderError(error.code, error.cause, fix=fix, sample=index, path=path) from None
 
     def _below_base(self, path: bytes) -> bytes:
         return super()._below_base(without_key(path))

@@ -80,10 +80,11 @@ class Samples(SavedIndex):
     """A table of samples, without a Python object for each and without redundant columns.
 
     A container is a file or object. Containers may be in folders, which have the labels; names of containers are
-    relative to folders, names of folders to the root. If each container is one sample, there is no sample table.
+    relative to folders, names of folders to the root. In an index kept in a bucket, names of containers without folders
+    are relative to the root, too, which is not stored. If each container is one sample, there is no sample table.
 
     Attributes:
-        root: folder or URL of the folders.
+        root: folder or URL of the folders, or of the containers if their names are relative; else b"".
         classes, class_counts: names of the classes, and the number of samples of each.
         has_ranges: whether samples are parts of containers.
         has_folders, has_stamps: whether containers are in folders, and have ctime and inode.
@@ -142,7 +143,7 @@ class Samples(SavedIndex):
         return self._columns["sample_starts"][indices].astype(np.int64) if self.has_ranges else np.zeros_like(indices)
 
     def at(self, root: bytes) -> Samples:
-        """Return the same samples below another root, such as a link to the folder that was indexed."""
+        """Return the same samples below another root: a link to the indexed folder, or a mirror of a bucket."""
         moved = Samples.__new__(Samples)
         moved.__dict__.update(self.__dict__, root=root)
         return moved
@@ -150,7 +151,7 @@ class Samples(SavedIndex):
     @property
     def prefix(self) -> bytes:
         """The prefix of the names of containers."""
-        return as_prefix(self.root) if self.has_folders else b""
+        return as_prefix(self.root) if self.has_folders or self.root else b""
 
     def folder(self, number: int) -> bytes:
         """Return the path of a folder relative to the root; b"" is the root."""

@@ -17,10 +17,14 @@ _ENDS = OTHER + "text ends"
 
 
 class SavedTexts:
-    """The texts next to an index of samples, as a column of a field."""
+    """The texts next to an index of samples, as a column of a field.
+
+    Attributes:
+        index: the columns next to the index.
+    """
 
     def __init__(self, index: SavedColumns) -> None:
-        self._index = index
+        self.index = index
 
     @staticmethod
     def is_in(index: SavedColumns) -> bool:
@@ -30,18 +34,18 @@ class SavedTexts:
     @property
     def kind(self) -> FieldKind:
         """The kind of the field: "text", or "json" for lists of texts."""
-        return FieldKind(kind=self._index.columns[TEXT].classes[0].decode())
+        return FieldKind(kind=self.index.columns[TEXT].classes[0].decode())
 
     def take(self, indices: npt.NDArray[np.int64]) -> Ragged:
         """Return the bytes of the texts of samples `indices`."""
-        ends = self._index.columns[_ENDS].values
+        ends = self.index.columns[_ENDS].values
         starts = ends[indices]
         lengths = ends[indices + 1] - starts
-        return Ragged(lengths, (self._index.columns[TEXT].values[find_elements(starts, lengths)],))
+        return Ragged(lengths, (self.index.columns[TEXT].values[find_elements(starts, lengths)],))
 
     def digest(self) -> bytes:
         """Return a digest of the content."""
-        return self._index.identity.encode()
+        return self.index.identity.encode()
 
 
 def columns_of_texts(kind: str, texts: Ragged) -> dict[str, StoredValues]:

@@ -14,8 +14,7 @@ import numpy.typing as npt
 from penstock.loaders.data.files.left_out import NO_ROW_LABEL, NO_ROW_TEXT
 from penstock.loaders.data.labels.conflicts import find_conflicts, hash_paths
 from penstock.loaders.data.labels.stored_labels import Labels, has_labels, split_classes
-from penstock.loaders.data.remote.access import DEFAULT, Access
-from penstock.loaders.data.remote.object_stats import NONE_LISTED, Listed, stat_places
+from penstock.loaders.data.remote.object_stats import LookUp, stat_places
 from penstock.loaders.data.remote.object_store import is_url
 from penstock.loaders.data.remote.path_or_url import HTTP
 from penstock.loaders.data.samples.samples import as_prefix
@@ -29,7 +28,7 @@ _ENTRY_BYTES = 12  # size of an entry in the index's folder table, without its n
 
 
 def index_list(
-    packer: RowPacker, bar: ProgressBar | None = None, listed: Listed = NONE_LISTED, access: Access = DEFAULT
+    packer: RowPacker, bar: ProgressBar | None = None, look_up: LookUp = stat_places
 ) -> tuple[SamplesWriter, Labels]:
     """Look up the files of packed rows; return the index to save, and labels that are not class numbers.
 
@@ -39,8 +38,7 @@ def index_list(
     Args:
         packer: the rows.
         bar: shows how many files have been looked up.
-        listed: sizes and versions of URLs, if already known.
-        access: how other URLs are looked up.
+        look_up: returns sizes and versions of files, as stat_places does.
 
     Raises LoaderError: E-NODATA without any row or file, E-FORMAT for inconsistent labels.
     """
@@ -71,7 +69,7 @@ def index_list(
         if bar is not None:
             bar.show(done, total, what)
 
-    table.sizes, table.versions = stat_places(prefix, hash_paths(names, hashes), show, listed, access)
+    table.sizes, table.versions = look_up(prefix, hash_paths(names, hashes), show)
     if (np.asarray(table.versions) == MISSING.number).all():
         raise _none_error(prefix + folders[packer.folder_of[0]] + packer.names[0], len(packer))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import count, islice, repeat
 from typing import Any, TypeGuard
 
@@ -12,13 +13,15 @@ import numpy as np
 from penstock.loaders.data.files.indexed_source import MAX_FILE_BYTES, IndexedSource
 from penstock.loaders.data.files.left_out import IMAGE_SUFFIXES, UNREAD_SUFFIXES, warn_of_left_out, warn_of_parts
 from penstock.loaders.data.files.path_patterns import AnyPath
+from penstock.loaders.data.indexes.bucket_index import BucketIndex
 from penstock.loaders.data.labels.choose_columns import choose_columns
 from penstock.loaders.data.labels.class_names import IN_FOLDERS, warn_of_classes
 from penstock.loaders.data.labels.collect_texts import RAISE, TextOptions
 from penstock.loaders.data.labels.labelled import serve_labels
 from penstock.loaders.data.labels.row_errors import RowOrigin
 from penstock.loaders.data.labels.stored_labels import save_with_labels
-from penstock.loaders.data.remote.object_stats import NONE_LISTED, Listed
+from penstock.loaders.data.remote.asked_once import look_up_once
+from penstock.loaders.data.remote.object_stats import NONE_LISTED, Listed, stat_places
 from penstock.loaders.data.remote.path_or_url import absolute, folder_of, without_query
 from penstock.loaders.data.remote.remote_source import RemoteOptions, check_reading
 from penstock.loaders.data.samples.samples import Samples
@@ -165,6 +168,8 @@ def _open_rows(
     *,
     has_list: bool,
     listed: Listed = NONE_LISTED,
+    rescan: bool = False,
+    index: BucketIndex | None = None,
     **reading: Any,
 ) -> Source:
     base = None if root is None else as_root(root)
@@ -173,17 +178,18 @@ def _open_rows(
         packer.add(path, label, number)
     options = check_reading(packer.folders, **reading)
     with ProgressBar("indexing", show_after_s=SHOW_AFTER_S) as bar:
-        samples, labels = save_with_labels(None, *index_list(packer, bar, listed, options))
-    images = _serve(samples, options, base)
+        look_up = partial(look_up_once, packer.digest, listed, options) if index is None else index.look_up
+        samples, labels = save_with_labels(None, *index_list(packer, bar, look_up))
+    images = _serve(samples, options, base, index)
     warn_of_left_out(images.skipped, {}, "the list")
     return serve_labels(images, labels, has_list=has_list)
 
 
-def _serve(samples: Samples, options: RemoteOptions, base: bytes | None) -> IndexedSource:
+def _serve(samples: Samples, options: RemoteOptions, base: bytes | None, index: BucketIndex | None) -> IndexedSource:
     def reopen(rescan: bool) -> IndexedSource:
-        return _serve(_looked_up_again(samples, options), options, base)
+        return _serve(_looked_up_again(samples, options), options, base, None)
 
-    return serve_list(samples, options, reopen, base, is_listed=False)
+    return serve_list(samples, options, reopen, base, is_listed=False, index=index)
 
 
 def _looked_up_again(samples: Samples, options: RemoteOptions) -> Samples:
@@ -193,7 +199,7 @@ def _looked_up_again(samples: Samples, options: RemoteOptions) -> Samples:
         packer.labels.column().keeps_numbers = True
     for row, label in enumerate(samples.labels_of(np.arange(len(samples))).tolist()):
         packer.add(samples.container(row).name, NO_LABEL if samples.header.flat else label, row + 1)
-    return save_with_labels(None, *index_list(packer, access=options))[0]
+    return save_with_labels(None, *index_list(packer, look_up=partial(stat_places, access=options)))[0]
 
 
 def _checked_row(row: object, number: int) -> tuple[object, object]:

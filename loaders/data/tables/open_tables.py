@@ -7,6 +7,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,14 +16,16 @@ from penstock.loaders.data.files.folder_scan import SETTLING_NS
 from penstock.loaders.data.files.indexed_source import IndexedSource
 from penstock.loaders.data.files.left_out import warn_of_left_out
 from penstock.loaders.data.files.path_patterns import AnyPath
+from penstock.loaders.data.indexes.bucket_index import BucketIndex
+from penstock.loaders.data.indexes.open_samples import load_or_make, serve_samples
 from penstock.loaders.data.labels.collect_texts import RAISE, TextOptions
 from penstock.loaders.data.labels.conflicts import Conflicts
 from penstock.loaders.data.labels.labelled import serve_labels
 from penstock.loaders.data.labels.row_errors import RowOrigin
 from penstock.loaders.data.labels.stored_labels import Labels
 from penstock.loaders.data.remote.access import Access
+from penstock.loaders.data.remote.object_stats import stat_places
 from penstock.loaders.data.remote.object_store import ObjectStore, is_url
-from penstock.loaders.data.remote.open_samples import load_or_make, serve_samples
 from penstock.loaders.data.remote.path_or_url import absolute, folder_of, without_key
 from penstock.loaders.data.remote.remote_source import RemoteOptions, check_reading
 from penstock.loaders.data.samples.columns import SavedColumns
@@ -53,6 +56,7 @@ def open_tables(
     text: str | None = None,
     missing_text: str = RAISE,
     rescan: bool = False,
+    index: BucketIndex | None = None,
     **reading: Any,
 ) -> Source:
     """Open tables as one source; its images are the rows in their order.
@@ -74,6 +78,7 @@ def open_tables(
         text: column of texts, such as captions: the field `text`. No column of labels is needed then.
         missing_text: "raise" for rows without a text (empty, null, an empty list), or "leave_out".
         rescan: whether to read tables and files again even if they are unchanged.
+        index: an index from a bucket with sizes and versions of the images, which are then not looked up.
         reading: fields of RemoteOptions.
 
     Raises LoaderError: E-NODATA without rows or files, E-FORMAT for unusable rows, E-DEPENDENCY; ValueError
@@ -81,13 +86,19 @@ def open_tables(
     """
     chosen = (image, label, classes, missing_labels, *TextOptions.checked(text, missing_text).identity)
     base = None if root is None else as_root(root)
-    images, labels = _open_images(list(map(absolute, paths)), base, chosen, reading, checked_bool("rescan", rescan))
+    checked_bool("rescan", rescan)
+    images, labels = _open_images(list(map(absolute, paths)), base, chosen, reading, rescan, index)
     warn_of_left_out(images.skipped, {}, printable(paths[0]))
     return serve_labels(images, labels, has_list=classes is not None)
 
 
 def _open_images(
-    paths: list[bytes], base: bytes | None, chosen: tuple[Any, ...], reading: dict[str, Any], rescan: bool
+    paths: list[bytes],
+    base: bytes | None,
+    chosen: tuple[Any, ...],
+    reading: dict[str, Any],
+    rescan: bool,
+    index: BucketIndex | None,
 ) -> tuple[IndexedSource, SavedColumns | None]:
     """Return the images of tables, and the labels that are not class numbers."""
     access = Access.among(reading)
@@ -101,15 +112,19 @@ def _open_images(
             for path in paths:
                 rows = choose_reader(path)(path, image, label, packer.labels, access)
                 _pack_table(packer, path, base, rows, bar)
-            return index_list(packer, bar, access=access)
+            look_up = partial(stat_places, access=access) if index is None else index.look_up
+            return index_list(packer, bar, look_up)
 
-    samples, labels = load_or_make(name if settled else None, made_by, make, access, rescan=rescan)
+    if index is not None:
+        made_by += index.manifest.samples.digest
+    kept = name if settled else None
+    samples, labels = load_or_make(kept, made_by, make, access, rescan=rescan, looks=index is None)
     options = check_reading([samples.root], **reading)
 
     def reopen(rescan: bool) -> IndexedSource:
-        return _open_images(paths, base, chosen, reading, rescan)[0]
+        return _open_images(paths, base, chosen, reading, rescan, index)[0]
 
-    return serve_list(samples, options, reopen, base or folder_of(paths[0])), labels
+    return serve_list(samples, options, reopen, base or folder_of(paths[0]), index=index), labels
 
 
 def serve_list(
@@ -119,6 +134,7 @@ def serve_list(
     base: bytes | None,
     *,
     is_listed: bool = True,
+    index: BucketIndex | None = None,
 ) -> IndexedSource:
     """Return a source of the files or URLs of rows: image i belongs to row i.
 
@@ -126,7 +142,7 @@ def serve_list(
     file stays in the list, and reading it raises E-MISSING.
     """
     about: dict[str, Any] = {"base": base and without_key(base), "one_class": "rows without labels count as one class"}
-    source = serve_samples(samples, options, reopen, is_listed=is_listed, **about)
+    source = serve_samples(samples, options, reopen, index, is_listed=is_listed, **about)
     missing = np.flatnonzero(samples.versions == MISSING.number)
     if len(missing):
         first = printable(source.path(int(missing[0])))

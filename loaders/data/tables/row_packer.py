@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import posixpath
 from array import array
@@ -91,6 +92,13 @@ class RowPacker:
         for first in range(0, len(self), _CHUNK):
             rows = range(first, min(first + _CHUNK, len(self)))
             yield self.folder_of[first : first + _CHUNK].tolist(), [self.names[row] for row in rows]
+
+    def digest(self) -> bytes:
+        """Return a digest of the paths of the rows."""
+        digest = hashlib.blake2b(b"\0".join(self.folders), digest_size=16)
+        for part in (self.folder_of, self.names.ends, self.names.text):
+            digest.update(part)
+        return digest.digest()
 
     def _encode(self, path: object, row: int) -> bytes:
         if isinstance(path, (str, bytes, os.PathLike)):

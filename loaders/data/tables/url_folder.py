@@ -2,38 +2,57 @@
 
 from __future__ import annotations
 
+import hashlib
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from penstock.loaders.data.files.folder_scan import ClassFolders, Subfolder, is_walked, refuse_empty_classes
 from penstock.loaders.data.files.indexed_source import IndexedSource
 from penstock.loaders.data.files.left_out import HIDDEN, explain_name, is_image_name, warn_of_left_out, warn_of_parts
+from penstock.loaders.data.indexes.bucket_index import FOLDER, BucketIndex
+from penstock.loaders.data.indexes.open_samples import load_or_make
 from penstock.loaders.data.remote.access import Access
 from penstock.loaders.data.remote.object_stats import REMOTE_THREADS
 from penstock.loaders.data.remote.object_store import ObjectStore
 from penstock.loaders.data.remote.remote_object import RemoteObject
 from penstock.loaders.data.remote.remote_source import check_reading
+from penstock.loaders.data.samples.once_per_node import is_one_of_several
+from penstock.loaders.data.samples.samples import Samples
 from penstock.loaders.data.samples.samples_writer import ContainerTable
 from penstock.loaders.data.tables.open_tables import serve_list
 from penstock.pipelines.errors import printable
 
 
-def open_url_folder(url: bytes, **reading: Any) -> IndexedSource:
-    """Open the class folders or the images below a URL; the storage must support listing.
+def open_url_folder(
+    url: bytes, *, rescan: bool = False, index: BucketIndex | None = None, **reading: Any
+) -> IndexedSource:
+    """Open the class folders or the images below a URL; the storage must support listing, unless there is an index.
 
-    reading: fields of RemoteOptions. Raises LoaderError E-NODATA, E-EMPTYCLASS.
+    rescan: has no effect, because the URL is always listed.
+    index: an index from a bucket. reading: fields of RemoteOptions. Raises LoaderError E-NODATA, E-EMPTYCLASS.
     """
     options = check_reading([url], **reading)
     root = url.rstrip(b"/")
-    samples = UrlFolderScan(root, options).writer.save()
+    if index is None:
+        samples = _scan(root, options)
+    else:
+        index.check_kind(FOLDER)
+        samples = index.samples.at(root)
     warn_of_left_out(samples.header.skipped, samples.header.examples, printable(root))
     warn_of_parts(samples.classes, printable(root))
     refuse_empty_classes(samples, fix="remove the class folder without images")
 
     def reopen(rescan: bool) -> IndexedSource:
-        return open_url_folder(url, **reading)
+        return open_url_folder(url, index=index, **reading)
 
-    return serve_list(samples, options, reopen, root)
+    return serve_list(samples, options, reopen, root, index=index)
+
+
+def _scan(root: bytes, access: Access) -> Samples:
+    """Return the index of the images below a URL; one rank of a node lists them, the others read what it saved."""
+    digest = hashlib.blake2b(b"penstock url folder" + root, digest_size=16).hexdigest().encode()
+    name = digest + b".index" if is_one_of_several() else None
+    return load_or_make(name, "", lambda: (UrlFolderScan(root, access).writer, {}), rescan=True)[0]
 
 
 class UrlFolderScan(ClassFolders):

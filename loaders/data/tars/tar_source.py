@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from penstock.loaders.data.files.folder_scan import root_error
 from penstock.loaders.data.files.left_out import IMAGE_SUFFIXES, explain_name, warn_of_left_out, warn_of_parts
+from penstock.loaders.data.indexes.bucket_index import BucketIndex
+from penstock.loaders.data.indexes.open_samples import load_or_make, serve_samples
 from penstock.loaders.data.labels.choose_columns import split_floats
 from penstock.loaders.data.labels.class_numbers import checked_classes_by_label
 from penstock.loaders.data.labels.collect_texts import LEAVE_OUT, RAISE, TextOptions
 from penstock.loaders.data.labels.labelled import serve_labels
 from penstock.loaders.data.labels.text_places import JSON
 from penstock.loaders.data.remote.access import DEFAULT, Access
+from penstock.loaders.data.remote.asked_once import list_once
 from penstock.loaders.data.remote.object_store import ObjectStore, is_url
-from penstock.loaders.data.remote.open_samples import load_or_make, serve_samples
 from penstock.loaders.data.remote.path_or_url import absolute
+from penstock.loaders.data.remote.remote_object import RemoteObject
 from penstock.loaders.data.remote.remote_source import REMOTE_OPTIONS, check_reading
 from penstock.loaders.data.remote.url_patterns import refuse_http
+from penstock.loaders.data.samples.columns import SavedColumns
 from penstock.loaders.data.samples.samples import Samples
 from penstock.loaders.data.samples.samples_writer import LeftOut
+from penstock.loaders.data.samples.version import MISSING
 from penstock.loaders.data.sources.contract import Source
 from penstock.loaders.data.sources.data import only_whole
 from penstock.loaders.data.tars.tar_headers import AFTER_END, LONG_END, NO_END
@@ -48,6 +52,7 @@ TAR_OPTIONS = (
     "text",
     "missing_text",
     "rescan",
+    "index",
     *REMOTE_OPTIONS,
 )  # options of open_tars that create_loader passes on
 
@@ -62,6 +67,7 @@ def open_tars(
     text: str | None = None,
     missing_text: str = RAISE,
     rescan: bool = False,
+    index: BucketIndex | None = None,
     **reading: Any,
 ) -> Source:
     """Open tar files as one source: the samples of the first tar, in the order of its members, then of the next.
@@ -90,29 +96,40 @@ def open_tars(
         missing_text: "raise" for samples without a text (an absent or empty member, null, an empty list), or
             "leave_out".
         rescan: whether to make the index again.
+        index: an index from a bucket, which is neither made nor compared here.
         reading: fields of RemoteOptions.
 
     Raises LoaderError: E-NODATA without samples or for a tar without files, E-FORMAT for a file that is not a tar,
     members with the same key and suffix, and a missing or unsuitable label, E-TRUNC for a truncated tar, E-CORRUPT for
     a damaged one, E-UNSUPPORTED for a sparse one, E-MISUSE for a table that lacks a sample; ValueError for options.
     """
-    texts = TextOptions.checked(text, missing_text)
-    settings = replace(_read_settings(image, label, classes, missing_labels), text=texts)
-    reads = check_reading(paths, **reading)
-    paths = list(map(absolute, paths))
-    name = settings.digest(path if is_url(path) else os.path.realpath(path) for path in paths).encode() + b".index"
-    make = partial(index_tars, paths, settings, reads)
-    samples, labels = load_or_make(name, settings.digest(), make, reads, rescan=checked_bool("rescan", rescan))
-    if settings.table is not None and isinstance(label, (str, os.PathLike)):
-        label = os.path.abspath(label)
+    settings = _read_settings(image, label, classes, missing_labels, TextOptions.checked(text, missing_text))
+    reads, paths = check_reading(paths, **reading), list(map(absolute, paths))
     options: dict[str, Any] = {"image": image, "label": label, "classes": classes, "missing_labels": missing_labels}
+    options |= {"text": text, "missing_text": missing_text}
+    if index is None:
+        samples, labels = _load_or_make(paths, settings, reads, checked_bool("rescan", rescan))
+    else:
+        samples, labels = index.of_tars(settings.digest(), options)
+    if settings.table is not None and isinstance(label, (str, os.PathLike)):
+        options["label"] = os.path.abspath(label)
     _warn_of_content(samples, paths, may_be_parts=label is None and classes is None)
-    reopen = partial(open_tars, paths, **options, text=text, missing_text=missing_text, **reading)
-    images = serve_samples(samples, reads, lambda rescan: only_whole(reopen(rescan=rescan)))
+    reopen = partial(open_tars, paths, **options, index=index, **reading)
+    images = serve_samples(samples, reads, lambda rescan: only_whole(reopen(rescan=rescan)), index)
     return serve_labels(images, labels, has_list=classes is not None)
 
 
-def _read_settings(image: object, label: object, classes: object, missing_labels: str) -> IndexSettings:
+def _load_or_make(
+    paths: Sequence[bytes], settings: IndexSettings, access: Access, rescan: bool
+) -> tuple[Samples, SavedColumns | None]:
+    """Return the saved index of tars, or a new one."""
+    name = settings.digest(path if is_url(path) else os.path.realpath(path) for path in paths).encode() + b".index"
+    return load_or_make(name, settings.digest(), partial(index_tars, paths, settings, access), access, rescan=rescan)
+
+
+def _read_settings(
+    image: object, label: object, classes: object, missing_labels: str, text: TextOptions
+) -> IndexSettings:
     """Return the options that decide the content of an index. Raises ValueError."""
     plain, floats = (label, frozenset[str]()) if isinstance(label, Mapping) else split_floats(label, ())
     table = open_table(plain)
@@ -123,6 +140,7 @@ def _read_settings(image: object, label: object, classes: object, missing_labels
         classes=checked_classes_by_label(classes),
         floats=frozenset(name.removeprefix(JSON) for name in floats),
         missing_labels=checked_choice("missing_labels", missing_labels, (RAISE, LEAVE_OUT)),
+        text=text,
     )
 
 
@@ -164,7 +182,10 @@ def is_tar_folder(path: bytes, access: Access = DEFAULT) -> bool:
 
 def open_tar_folder(path: bytes, **options: Any) -> Source:
     """Open the tars in a folder or below a URL, sorted by name (bytes), as open_tars does."""
-    if is_url(path):
+    index: BucketIndex | None = options.get("index")
+    if index is not None:
+        found = list(index.objects())
+    elif is_url(path):
         found = [name.encode() for name in _list_url(path, Access.among(options))[1]]
     else:
         try:
@@ -185,9 +206,13 @@ def _list_url(url: bytes, access: Access) -> tuple[list[str], list[str]]:
     """Return the URLs of folders and objects directly below `url`, sorted, without names that begin with a dot."""
     folder = url.decode() + "/"
     refuse_http(folder)
-    folders, objects = ObjectStore(access).list_folder(folder)
-    shown = [[name for name in names if name[len(folder)] != "."] for names in (folders, objects)]
-    return shown[0], shown[1]
+
+    def list_folder() -> dict[str, RemoteObject]:
+        folders, objects = ObjectStore(access).list_folder(folder)
+        return {**dict.fromkeys(folders, RemoteObject(0, MISSING)), **objects}
+
+    shown = [name for name in list_once(url, list_folder) if name[len(folder)] != "."]
+    return [name for name in shown if name.endswith("/")], [name for name in shown if not name.endswith("/")]
 
 
 def _checked_image(image: object) -> tuple[bytes, ...]:
