@@ -31,7 +31,7 @@ class PlainRequests:
 
     def __init__(self, headers: Headers = ()) -> None:
         self._headers = headers
-        self._known = dict[str, _Plain | None]()  # by URL
+        self._known = dict[str, _Plain]()  # by URL
         self._clients = dict[str, tuple[object, float]]()  # by scheme and host
         self._versions = dict[tuple[bytes, bytes, bytes], Version]()
 

@@ -23,6 +23,8 @@ from tar_files import write_tar
 from penstock.loaders import LoaderError, open_source
 from penstock.loaders.data.files.image_folder import ImageFolder
 from penstock.loaders.data.remote import clients, object_store
+from penstock.loaders.data.remote.curl_requests import has_curl
+from penstock.loaders.data.remote.fetcher import Fetcher, Range
 from penstock.loaders.data.remote.object_store import ObjectStore
 from penstock.loaders.data.remote.path_or_url import read_whole
 
@@ -173,3 +175,21 @@ def test_an_object_that_is_replaced_during_an_epoch_is_refused(s3: S3Server, pho
     with pytest.raises(LoaderError, match=r"fewer bytes|replaced") as caught:
         source.read(len(source) - 1)
     assert caught.value.code == "E-CHANGED"  # not 416, which would be retried
+
+
+@pytest.mark.skipif(not has_curl(), reason="pycurl is not installed")
+@pytest.mark.usefixtures("s3")  # whose server does not check signatures in addresses
+def test_libcurl_reads_signed_addresses_and_signs_refused_ones_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    url, store = "s3://photos/set/train-0001.tar", ObjectStore()
+    found = store.stat(url)
+    fetching = Fetcher(store, lambda at: Range(at, url, 0, found.size, found.version), 1, 1 << 20)
+    read = store.read
+    monkeypatch.setattr(store, "read", None)
+    expected = bytes(fetching.take(0))
+    assert expected[257:262] == b"ustar"
+    monkeypatch.setattr(store, "read", read)
+    plain = fetching._plain._known[url]
+    fetching._plain._known[url] = plain._replace(url=plain.url.replace("0001", "refused"))
+    assert bytes(fetching.take(1)) == expected  # by the store
+    monkeypatch.setattr(store, "read", None)
+    assert bytes(fetching.take(2)) == expected
