@@ -75,7 +75,7 @@ ROOMS: dict[str, str] = {
 # that are in none of them.
 LOOSE = "."
 FOLDERS: dict[str, str] = {
-    "loaders/data": "samples sources files labels fields cache remote indexes arrow tables tars views .",
+    "loaders/data": "samples sources files labels fields cache requests remote indexes arrow tables tars views .",
     "loaders/make": "own . sizes",
     "loaders/run": "metrics workers feed engine",
     "bench/probe": "data ceilings search",

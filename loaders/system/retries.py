@@ -56,6 +56,16 @@ def find_status(error: BaseException) -> int | None:
     return None
 
 
+def find_headers(error: BaseException) -> dict[str, str]:
+    """Return the headers of the answer in `error`, its response or its causes, with names in lower case."""
+    for cause in _chain(error):
+        for holder in (cause, getattr(cause, "response", None)):
+            headers = getattr(holder, "headers", None)
+            if headers is not None and hasattr(headers, "items"):
+                return {str(name).lower(): str(value) for name, value in headers.items()}
+    return {}
+
+
 def _chain(error: BaseException) -> Iterator[BaseException]:
     """Yield `error` and its causes; urllib and urllib3 call a cause `reason`."""
     found: object = error

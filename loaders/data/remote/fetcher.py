@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 from penstock.loaders.data.remote.certificates import trusted_place
 from penstock.loaders.data.remote.curl_requests import Answer, CurlRequests, Job, has_curl
 from penstock.loaders.data.remote.local_copy import LocalCopy
-from penstock.loaders.data.remote.object_store import Deadline, ObjectStore
+from penstock.loaders.data.remote.object_store import ObjectStore
 from penstock.loaders.data.remote.plain_requests import PlainRequests
+from penstock.loaders.data.requests.request_retries import Deadline
 from penstock.loaders.data.samples.version import Version
 from penstock.pipelines.errors import LoaderError
 
@@ -202,7 +203,7 @@ class Fetcher:
     def _begin(self, parts: list[_Coming]) -> None:
         parts = [part for part in parts if not part.is_forgotten]
         if parts:
-            self._fetch(parts, Deadline())
+            self._fetch(parts, Deadline(self._store.access.retry_s))
 
     def _fetch(self, parts: list[_Coming], deadline: Deadline) -> None:
         try:

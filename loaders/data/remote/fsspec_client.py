@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from penstock.loaders.data.remote.remote_object import Listed, Part, RemoteObject
+from penstock.loaders.data.remote.remote_object import Listed, Named, Part, RemoteObject
+from penstock.loaders.data.requests.time_limits import PAGE_BYTES, total_s
 from penstock.loaders.data.samples.version import Version
 from penstock.pipelines.errors import LoaderError
 
@@ -39,8 +41,8 @@ class FsspecClient:
         except (ImportError, ValueError) as error:
             raise LoaderError("E-DEPENDENCY", f"fsspec cannot open {scheme}://: {error}", fix=fix) from None
 
-    def stat(self, url: str, limit_s: float) -> RemoteObject:
-        return self._describe(self._files.info(url, **self._limit(limit_s)))
+    def stat(self, url: str, stall_s: float) -> RemoteObject:
+        return self._describe(self._files.info(url, **self._limit(stall_s)))
 
     @staticmethod
     def _describe(about: dict[str, Any]) -> RemoteObject:
@@ -50,11 +52,11 @@ class FsspecClient:
             about["size"], Version.of_object(None if etag is None else str(etag), modified, about["size"])
         )
 
-    def read(self, url: str, start: int, size: int, limit_s: float) -> Part:
+    def read(self, url: str, start: int, size: int, stall_s: float) -> Part:
         from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
 
         if self._files.async_impl or type(self._files).cat_file is not AbstractFileSystem.cat_file:
-            data = self._files.cat_file(url, start=start, end=start + size, **self._limit(limit_s))
+            data = self._files.cat_file(url, start=start, end=start + size, **self._limit(total_s(stall_s, size)))
         else:
             with self._files.open(url, "rb") as file:
                 if isinstance(file, AbstractBufferedFile):  # such as hf://: its read() also fetches the next 5 MiB
@@ -63,25 +65,30 @@ class FsspecClient:
                 else:
                     file.seek(start)
                     data = file.read(size)
-        return Part(data, self.stat(url, limit_s))
+        return Part(data, self.stat(url, stall_s))
 
     @staticmethod
     def plain_request(url: str) -> None:
         """Return None: the protocol is not HTTP."""
 
-    def list(self, url: str, limit_s: float) -> list[tuple[str, RemoteObject]]:
+    def list_pages(self, url: str, stall_s: float, after: str, *, is_repeated: bool) -> Iterator[list[Named]]:
+        """Yield all objects in the folder of the name in `url` at once."""
         folder = url.rpartition("/")[0]
         base = self._files._strip_protocol(folder).rstrip("/")
-        found = self._files.find(folder, detail=True, **self._limit(limit_s)).items()
-        named = ((folder + path[len(base) :], about) for path, about in found)
-        return [(name, self._describe(about)) for name, about in named if name.startswith(url)]
+        found = self._files.find(folder, detail=True, **self._limit(total_s(stall_s, PAGE_BYTES))).items()
+        yield [(folder + path[len(base) :], self._describe(about)) for path, about in found]
 
-    def list_folder(self, url: str, limit_s: float) -> Listed:
+    @staticmethod
+    def choose_named(url: str, listed: Sequence[Named]) -> list[Named]:
+        """Return the objects in a listing with names that begin with `url`."""
+        return [each for each in listed if each[0].startswith(url)]
+
+    def list_folder(self, url: str, stall_s: float, *, is_repeated: bool) -> Listed:
         folder = url.rstrip("/")
         base = self._files._strip_protocol(folder).rstrip("/")
         found = [
             (folder + about["name"].rstrip("/")[len(base) :], about)
-            for about in self._files.ls(folder, detail=True, **self._limit(limit_s))
+            for about in self._files.ls(folder, detail=True, **self._limit(total_s(stall_s, PAGE_BYTES)))
         ]
         objects = [(name, self._describe(about)) for name, about in found if about["type"] == "file"]
         return [f"{name}/" for name, about in found if about["type"] == "directory"], objects

@@ -4,20 +4,30 @@ from __future__ import annotations
 
 import itertools
 import multiprocessing
-import random
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import pairwise
 from typing import BinaryIO, TypeVar
 from urllib.parse import urlsplit
 
 from penstock.loaders.data.remote.access import DEFAULT, Access
 from penstock.loaders.data.remote.clients import Client, client_of
 from penstock.loaders.data.remote.obstore_client import ObstoreClient
-from penstock.loaders.data.remote.remote_object import Folder, Part, RemoteObject
-from penstock.loaders.data.remote.storage_errors import as_loader_error, is_busy
+from penstock.loaders.data.remote.plain_requests import ask_pause_s
+from penstock.loaders.data.remote.remote_object import Folder, Named, Part, RemoteObject
+from penstock.loaders.data.remote.storage_errors import (
+    as_loader_error,
+    asks_for_patience,
+    is_lasting,
+    is_slow_down,
+    is_temporary,
+    is_unreachable,
+)
+from penstock.loaders.data.requests.pace import Pace
+from penstock.loaders.data.requests.request_retries import Deadline, Pauses
 from penstock.loaders.data.samples.version import Version
 from penstock.loaders.system.retries import with_retries
 from penstock.pipelines.errors import LoaderError, printable
@@ -26,27 +36,7 @@ from penstock.pipelines.messages.user_warnings import warn_user
 Result = TypeVar("Result")
 
 _URL = re.compile(rb"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
-# Time limit of a sample for all attempts together. An attempt without an answer ends after 0.3 of it and is repeated;
-# the repetition may take 0.6, for a server that is only slow.
-SAMPLE_TIMEOUT_S = 60.0
-_SHORT, _LONG = 0.3, 0.6
-_RETRY_DELAYS_S = (0.2, 1.0, 4.0, 10.0)  # each times 0.5 to 1.5, so that many clients do not retry at once
-
-
-class Deadline:
-    """A limit of SAMPLE_TIMEOUT_S, from now on, for all attempts of a read together."""
-
-    def __init__(self) -> None:
-        self._end = time.monotonic() + SAMPLE_TIMEOUT_S
-
-    def allows_attempt(self, pause_s: float = 0.0) -> bool:
-        """Return whether an attempt that begins `pause_s` from now can end in time."""
-        return self._end - time.monotonic() - pause_s >= SAMPLE_TIMEOUT_S * _SHORT
-
-    def attempt_s(self, number: int) -> float:
-        """Return the limit in seconds of attempt `number`, counted from 0."""
-        long_s = SAMPLE_TIMEOUT_S * _LONG
-        return long_s if number and self._end - time.monotonic() >= long_s else SAMPLE_TIMEOUT_S * _SHORT
+_CORRECTIONS = 3  # times that a refused request is repeated because the credentials have changed
 
 
 def is_url(path: bytes) -> bool:
@@ -62,6 +52,7 @@ class ObjectStore:
 
     Attributes:
         access: options of the requests.
+        pace: learns from the reads how many at once are best, if it is set.
         requests: number of requests answered.
         num_bytes: number of bytes received.
         retries: number of requests repeated.
@@ -69,12 +60,14 @@ class ObjectStore:
 
     def __init__(self, access: Access = DEFAULT) -> None:
         self.access = access
+        self.pace: Pace | None = None
         self.requests = self.num_bytes = self.retries = 0
+        self._pauses, self._has_answered = Pauses(), False
         self._lock = threading.Lock()
 
     def stat(self, url: str) -> RemoteObject:
         """Return size and version of an object. Raises LoaderError: E-MISSING, E-ACCESS, E-READ."""
-        return self._try(url, lambda limit_s: self._client(url).stat(url, limit_s))
+        return self._try(url, lambda client, stall_s: client.stat(url, stall_s))
 
     def read(
         self, url: str, start: int, size: int, version: Version | None = None, deadline: Deadline | None = None
@@ -85,10 +78,10 @@ class ObjectStore:
         E-CHANGED for another version or fewer bytes.
         """
 
-        def request(limit_s: float) -> Part:
+        def request(client: Client, stall_s: float) -> Part:
+            begun = time.monotonic()
             # Storage does not accept a request for 0 bytes.
-            client = self._client(url)
-            part = client.read(url, start, size, limit_s) if size else Part(b"", client.stat(url, limit_s))
+            part = client.read(url, start, size, stall_s) if size else Part(b"", client.stat(url, stall_s))
             if version is not None and part.found.version != version:
                 raise LoaderError("E-CHANGED", "the object was replaced since it was indexed")
             got = memoryview(part.data).nbytes
@@ -97,9 +90,11 @@ class ObjectStore:
                     cause = f"the object has {part.found.size:,} bytes, fewer than indexed"
                     raise LoaderError("E-CHANGED", cause)
                 raise OSError(f"received {got:,} of {size:,} bytes")
+            if self.pace is not None:
+                self.pace.answered(time.monotonic() - begun, size)
             return part
 
-        part = self._try(url, request, deadline)
+        part = self._try(url, request, deadline, is_known=version is not None)
         self.count(size)
         return part
 
@@ -116,47 +111,75 @@ class ObjectStore:
 
     def list_folder(self, url: str) -> Folder:
         """Return the folders directly below `url`, each with a slash at the end, and the objects there, both sorted."""
+        attempts = itertools.count()
 
-        def request(limit_s: float) -> Folder:
-            folders, objects = self._client(url).list_folder(url, limit_s)
+        def request(client: Client, stall_s: float) -> Folder:
+            folders, objects = client.list_folder(url, stall_s, is_repeated=next(attempts) > 0)
             return sorted(folders), dict(sorted(objects))
 
         return self._try(url, request)
 
     def list(self, url: str) -> dict[str, RemoteObject]:
         """Return the objects with names that begin with the name in `url`, by URL, sorted."""
-        return self._try(url, lambda limit_s: dict(sorted(self._client(url).list(url, limit_s))))
+        listing = Listing(url)
+        while self._try(url, listing.read_page):  # each page has its own deadline
+            pass
+        return dict(sorted(self._client(url).choose_named(url, listing.found)))
 
     def _client(self, url: str) -> Client:
         return client_of(url, self.access.headers.pairs)
 
     def write(self, url: str, file: BinaryIO) -> None:
         """Store a file as an object. Raises LoaderError: E-MISUSE, E-ACCESS, E-READ."""
-        client = self._client(url)
-        if not isinstance(client, ObstoreClient) or client.is_read_only:
-            fix = "write to a bucket (s3://, gs://, az://), or to a folder and copy that"
-            raise LoaderError("E-MISUSE", "this storage can only be read", fix=fix, path=url.encode())
-        self._try(url, partial(client.write, url, file))
 
-    def _try(self, url: str, request: Callable[[float], Result], deadline: Deadline | None = None) -> Result:
-        """Call `request` with its limit in seconds and return its result; repeat it while that may help."""
-        deadline, numbers = deadline or Deadline(), itertools.count()
+        def request(client: Client, stall_s: float) -> None:
+            if not isinstance(client, ObstoreClient) or client.is_read_only:
+                fix = "write to a bucket (s3://, gs://, az://), or to a folder and copy that"
+                raise LoaderError("E-MISUSE", "this storage can only be read", fix=fix)
+            client.write(url, file, stall_s)
+
+        self._try(url, request)
+
+    def _try(
+        self,
+        url: str,
+        request: Callable[[Client, float], Result],
+        deadline: Deadline | None = None,
+        *,
+        is_known: bool = False,
+    ) -> Result:
+        """Call `request` with a client and its limit of seconds without data; repeat it while that may help.
+
+        Each attempt is made with the current credentials, endpoint and region. is_known: whether the host must exist,
+        because data on it is indexed.
+        """
+        deadline, numbers = deadline or Deadline(self.access.retry_s), itertools.count()
+        client: Client | None = None
 
         def attempt() -> Result:
+            nonlocal client
             try:
-                return request(deadline.attempt_s(next(numbers)))
-            except LoaderError as error:
-                raise error.locate(path=url.encode()) from None
+                client = self._client(url)
+                result = request(client, deadline.stall_s(next(numbers)))
+            except LoaderError:
+                raise
             except Exception as error:
+                if self.pace is not None and is_slow_down(error):
+                    self.pace.busy()
                 raise as_loader_error(error, url) from error
+            self._has_answered = True
+            return result
 
         def pause(number: int, error: Exception) -> float | None:
-            if not isinstance(error.__cause__, Exception) or getattr(error, "code", None) != "E-READ":
+            cause, code = error.__cause__, getattr(error, "code", None)
+            if code == "E-ACCESS" and number < _CORRECTIONS and self._client(url) is not client:  # in the meantime
+                return 0.0
+            if not isinstance(cause, Exception) or code != "E-READ" or is_lasting(cause):
                 return None
-            # Requests to a busy server are repeated until the deadline.
-            delays_s = _RETRY_DELAYS_S[number : number + 1] or _RETRY_DELAYS_S[-1:] * is_busy(error.__cause__)
-            pause_s = sum(delays_s) * random.uniform(0.5, 1.5)  # noqa: S311
-            if not delays_s or not deadline.allows_attempt(pause_s):
+            lasts = is_temporary(cause) and (is_known or self._has_answered or not is_unreachable(cause))
+            ask = partial(ask_pause_s, self._client(url), url, cause) if asks_for_patience(cause) else None
+            pause_s = self._pauses.after(number, deadline, urlsplit(url).netloc, ask, lasts=lasts)
+            if pause_s is None:
                 return None
             self.count_retry()
             return pause_s
@@ -164,10 +187,39 @@ class ObjectStore:
         try:
             return with_retries(attempt, pause=pause)
         except LoaderError as error:
-            raise error from None  # the original may contain signed URLs
+            raise error.locate(path=url.encode()) from None  # the original may contain signed URLs
 
     def __reduce__(self) -> tuple[object, ...]:
         return ObjectStore, (self.access,)
+
+
+class Listing:
+    """The objects with names that begin with the name in a URL, as far as they were listed.
+
+    Attributes:
+        found: the objects, in the order of the storage.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._url, self._pages, self._has_failed = url, iter(list[list[Named]]()), False
+        self._is_begun, self.found = False, list[Named]()
+
+    def read_page(self, client: Client, stall_s: float) -> bool:
+        """Add the next page to `found`; return whether there was one. After a failure, it continues where it was."""
+        if not self._is_begun:
+            self._pages = self._begin(client, stall_s)
+        self._is_begun, self._has_failed = False, True  # unless the page arrives
+        page = next(self._pages, None)
+        self._is_begun, self._has_failed = True, False
+        self.found += page or []
+        return page is not None
+
+    def _begin(self, client: Client, stall_s: float) -> Iterator[list[Named]]:
+        names = [name for name, _ in self.found]
+        if any(name >= following for name, following in pairwise(names)):
+            self.found.clear()  # a storage that lists in no order cannot continue after a name
+        after = self.found[-1][0] if self.found else ""
+        return client.list_pages(self._url, stall_s, after, is_repeated=self._has_failed)
 
 
 _warned_of = set[str]()  # hosts

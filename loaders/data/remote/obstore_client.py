@@ -7,7 +7,7 @@ import bisect
 import os
 import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from time import monotonic
 from types import MappingProxyType
@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, TypeVar
 from urllib.parse import quote, unquote, urlsplit
 
 from penstock.loaders.data.remote.certificates import ca_bundle, read_certificates
-from penstock.loaders.data.remote.remote_object import Listed, Part, RemoteObject
+from penstock.loaders.data.remote.remote_object import Listed, Named, Part, RemoteObject
 from penstock.loaders.data.remote.storage_errors import (
     ask_region,
     is_beyond_end,
@@ -24,6 +24,7 @@ from penstock.loaders.data.remote.storage_errors import (
     s3_problem,
 )
 from penstock.loaders.data.remote.store_profile import ENDPOINTS, TRUE, azure_settings, gcs_settings, profile_settings
+from penstock.loaders.data.requests.time_limits import PAGE_BYTES, total_s
 from penstock.loaders.data.samples.version import Version
 from penstock.pipelines.errors import LoaderError
 
@@ -35,7 +36,11 @@ PLAIN = "!$&'()*+,;=:@-._~[]|\\^"  # characters that obstore does not quote in t
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 _ENDPOINTS = (*ENDPOINTS, "AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT", "GOOGLE_BASE_URL")
 _SIGNED_FOR = timedelta(hours=1)
-_LIMIT_S = 30.0  # of a store that only signs
+_STALL_S = 30.0  # of a store that only signs
+_PAGE = 100  # objects that are kept at once from a listing, of which a request returns 1,000 or more
+_NO_RETRIES: dict[str, Any] = {"max_retries": 0}  # obstore's own would exceed the deadline
+# Of a listing that failed before: only obstore can repeat the request for one page of a folder.
+_PAGE_RETRIES = {"max_retries": 20, "retry_timeout": timedelta(minutes=3)}
 _RENEW_AFTER_S = 60.0  # keys that expire are not renewed more often because the storage refuses them
 # Settings with which a request needs more than an address.
 _NOT_PLAIN = ("AWS_S3_EXPRESS", "AWS_SSE_CUSTOMER_KEY_BASE64")
@@ -69,7 +74,7 @@ class ObstoreClient:
         self._prefix = f"{scheme}://{host}/"
         self._is_whole = "/" in host.partition("?")[0].rstrip("/")  # the address of one object
         self._read_settings()
-        self._stores: dict[float, Any] = {}
+        self._stores: dict[tuple[float, float, bool], Any] = {}
         self._lock = threading.Lock()
         self._has_answered, self._renewed_at = False, -_RENEW_AFTER_S
         # URLs signed for reading refuse HEAD requests.
@@ -84,34 +89,34 @@ class ObstoreClient:
         elif self._scheme not in HTTP and "@" not in self._prefix:  # else the URL names the account
             self._options = azure_settings()
 
-    def stat(self, url: str, limit_s: float) -> RemoteObject:
+    def stat(self, url: str, stall_s: float) -> RemoteObject:
         path = self._path(url)
         if self._has_head:
             try:
-                return self._describe(self._request(limit_s, lambda store: self._obstore.head(store, path)))
+                return self._describe(self._request(stall_s, lambda store: self._obstore.head(store, path)))
             except Exception as error:
                 if not refuses_head(error):
                     raise
         # Only a read returns S3's text for a refusal.
         try:
-            found = self.read(url, 0, 1, limit_s).found
+            found = self.read(url, 0, 1, stall_s).found
         except Exception as error:
             if not is_beyond_end(error):
                 raise
-            found = self._request(limit_s, lambda store: self._describe(self._obstore.get(store, path).meta))  # empty
+            found = self._request(stall_s, lambda store: self._describe(self._obstore.get(store, path).meta))  # empty
         self._has_head = self._scheme not in HTTP
         return found
 
     def _path(self, url: str) -> str:
         return "" if self._is_whole else _path(url)
 
-    def read(self, url: str, start: int, size: int, limit_s: float) -> Part:
+    def read(self, url: str, start: int, size: int, stall_s: float) -> Part:
         def request(store: Any) -> Part:
             answer = self._obstore.get(store, self._path(url), options={"range": (start, start + size)})
             found = self._describe(answer.meta)  # first: older versions lose it when the bytes are taken
             return Part(answer.bytes(), found)
 
-        return self._request(limit_s, request)
+        return self._request(stall_s, request, size)
 
     def plain_request(self, url: str) -> tuple[str, dict[str, str]] | None:
         """Return a URL and headers with which any HTTP client can read an object; None if only this client can.
@@ -129,7 +134,7 @@ class ObstoreClient:
         is_public = os.environ.get("AWS_SKIP_SIGNATURE", "").lower() in TRUE
         if is_public:  # the address is that of a signed URL without its signature
             keys = {"access_key_id": "-", "secret_access_key": "-", "session_token": "-"}
-            store = self._new_store({**self._options, **keys}, {"timeout": "30s"})
+            store = self._new_store({**self._options, **keys}, {"timeout": "30s"}, _NO_RETRIES)
         signed = str(self._obstore.sign(store, "GET", self._path(url), _SIGNED_FOR))
         return signed.partition("?")[0] if is_public else signed, {}
 
@@ -138,30 +143,47 @@ class ObstoreClient:
         """Whether objects cannot be written: at HTTP addresses."""
         return self._scheme in HTTP
 
-    def write(self, url: str, file: BinaryIO, limit_s: float) -> None:
+    def write(self, url: str, file: BinaryIO, stall_s: float) -> None:
         """Store a file; a large one is sent in parts."""
 
         def request(store: Any) -> None:
             file.seek(0)
             self._obstore.put(store, self._path(url), file, chunk_size=_WRITTEN_BYTES)
 
-        self._request(limit_s, request)
+        # Nothing is received while a part is sent.
+        self._request(total_s(stall_s, _WRITTEN_BYTES), request, _WRITTEN_BYTES)
 
-    def list(self, url: str, limit_s: float) -> list[tuple[str, RemoteObject]]:
-        prefix = _path(url)
-        folder = prefix.rpartition("/")[0]  # obstore matches prefixes by whole names only
+    def list_pages(self, url: str, stall_s: float, after: str, *, is_repeated: bool) -> Iterator[list[Named]]:
+        """Yield the objects in the folder of the name in `url`, from the one after URL `after` on.
 
-        def request(store: Any) -> list[tuple[str, RemoteObject]]:
-            found = self._obstore.list(store, folder or None)
-            return sorted(self._name(meta) for chunk in found for meta in chunk if meta["path"].startswith(prefix))
+        is_repeated: whether the last request for a page failed.
+        """
+        folder = _path(url).rpartition("/")[0]  # obstore matches prefixes by whole names only
+        offset = after[len(self._prefix) :] or None
 
-        named = self._request(limit_s, request)
+        def request(store: Any) -> tuple[Any, Any]:
+            pages = iter(self._obstore.list(store, folder or None, offset=offset, chunk_size=_PAGE))
+            return next(pages, None), pages
+
+        page, pages = self._request(stall_s, request, PAGE_BYTES, is_repeated=is_repeated)
+        while page is not None:
+            yield [self._name(meta) for meta in page]
+            page = next(pages, None)
+
+    @staticmethod
+    def choose_named(url: str, listed: Sequence[Named]) -> list[Named]:
+        """Return the objects in a listing with names that begin with `url`, without marks of folders."""
+        named = sorted(each for each in listed if each[0].startswith(url))
         names = [name for name, _ in named]
         return [each for each in named if _is_below("", *each) and (each[1].size or not _is_folder(each[0], names))]
 
-    def list_folder(self, url: str, limit_s: float) -> Listed:
+    def list_folder(self, url: str, stall_s: float, *, is_repeated: bool) -> Listed:
         path = _path(url).rstrip("/") or None
-        found = self._request(limit_s, lambda store: self._obstore.list_with_delimiter(store, path))
+
+        def request(store: Any) -> Any:
+            return self._obstore.list_with_delimiter(store, path)
+
+        found = self._request(stall_s, request, PAGE_BYTES, is_repeated=is_repeated)
         folder = url.rstrip("/") + "/"
         objects = [(name, about) for name, about in map(self._name, found["objects"]) if _is_below(folder, name, about)]
         return [f"{self._prefix}{path}/" for path in found["common_prefixes"]], objects
@@ -169,10 +191,12 @@ class ObstoreClient:
     def _name(self, meta: Any) -> tuple[str, RemoteObject]:
         return self._prefix + meta["path"], self._describe(meta)
 
-    def _request(self, limit_s: float, request: Callable[[Any], Result]) -> Result:
+    def _request(
+        self, stall_s: float, request: Callable[[Any], Result], num_bytes: int = 0, *, is_repeated: bool = False
+    ) -> Result:
         """Return the result of `request`; repeat it if the bucket is in another region, or the keys were renewed."""
         for is_last in (False, False, True):
-            store = self._open_store(limit_s)
+            store = self._open_store(stall_s, num_bytes, is_repeated=is_repeated)
             try:
                 result = request(store)
             except Exception as error:
@@ -213,16 +237,18 @@ class ObstoreClient:
             return True
 
     def _any_store(self) -> Any:
-        return next(iter(self._stores.values()), None) or self._open_store(_LIMIT_S)
+        return next(iter(self._stores.values()), None) or self._open_store(_STALL_S)
 
-    def _open_store(self, limit_s: float) -> Any:
-        """Return a client with the request limit `limit_s`, which obstore cannot set per request."""
-        stores = self._stores
-        if limit_s not in stores:
-            stores[limit_s] = self._new_store(self._options, {"timeout": timedelta(seconds=limit_s)})
-        return stores[limit_s]
+    def _open_store(self, stall_s: float, num_bytes: int = 0, *, is_repeated: bool = False) -> Any:
+        """Return a client for requests of `num_bytes`: obstore cannot set limits or retries per request."""
+        stores, limit_s = self._stores, total_s(stall_s, num_bytes)
+        key = stall_s, limit_s, is_repeated
+        if key not in stores:
+            limits = {"read_timeout": timedelta(seconds=stall_s), "timeout": timedelta(seconds=limit_s)}
+            stores[key] = self._new_store(self._options, limits, _PAGE_RETRIES if is_repeated else _NO_RETRIES)
+        return stores[key]
 
-    def _new_store(self, options: dict[str, Any], limits: dict[str, object]) -> Any:
+    def _new_store(self, options: dict[str, Any], limits: Mapping[str, object], retries: dict[str, Any]) -> Any:
         client: dict[str, object] = {"connect_timeout": "10s", **limits}
         endpoints = [*map(os.environ.get, _ENDPOINTS), *map(options.get, ("endpoint", "base_url"))]
         if self._scheme == "http" or any((endpoint or "").startswith("http://") for endpoint in endpoints):
@@ -234,8 +260,7 @@ class ObstoreClient:
             client["default_headers"] = self._headers
         is_plain = self._is_whole or self._headers  # else addresses of AWS and Azure are signed
         open_store = self._obstore.store.HTTPStore.from_url if is_plain else self._obstore.store.from_url
-        # Without obstore's own retries, which would exceed the deadline.
-        return open_store(self._prefix[:-1], client_options=client, retry_config={"max_retries": 0}, **options)
+        return open_store(self._prefix[:-1], client_options=client, retry_config=retries, **options)
 
     @staticmethod
     def _describe(meta: Any) -> RemoteObject:

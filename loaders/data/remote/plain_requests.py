@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import time
+import urllib.error
+import urllib.request
 from email.utils import parsedate_to_datetime
 from typing import NamedTuple
 
-from penstock.loaders.data.remote.clients import Headers, client_of
+from penstock.loaders.data.remote.clients import Client, Headers, client_of
 from penstock.loaders.data.remote.curl_requests import Answer
 from penstock.loaders.data.remote.obstore_client import ObstoreClient
+from penstock.loaders.data.requests.request_retries import retry_after_s
 from penstock.loaders.data.samples.version import Version
+from penstock.loaders.system.retries import find_headers
 from penstock.pipelines.errors import LoaderError
 
 _KEPT_S = 300.0  # a signature is valid for longer
 _CLIENT_KEPT_S = 2.0  # settings of the environment are read this often
 _MOST_KEPT = 4096
+_ASK_TIMEOUT_S = 5.0
 
 
 class _Plain(NamedTuple):
@@ -92,3 +97,24 @@ def _version(etag: bytes, modified: bytes, total: bytes) -> Version:
     except ValueError:
         return Version(0, is_known=False)
     return Version.of_object(etag.decode("latin-1") or None, date, size)
+
+
+def ask_pause_s(client: Client, url: str, error: Exception) -> float | None:
+    """Return the seconds that a server with too many requests asks to wait (Retry-After); None if it does not.
+
+    It is asked for one byte of the object if the headers of its refusal are not in `error`: obstore leaves them out.
+    """
+    asked_s = retry_after_s(find_headers(error))
+    if asked_s is not None:
+        return asked_s
+    try:
+        plain = client.plain_request(url)
+        if plain is None or not plain[0].startswith(("http://", "https://")):
+            return None
+        request = urllib.request.Request(plain[0], headers={**plain[1], "Range": "bytes=0-0"})  # noqa: S310
+        with urllib.request.urlopen(request, timeout=_ASK_TIMEOUT_S):  # noqa: S310
+            return None
+    except urllib.error.HTTPError as refusal:
+        return retry_after_s(find_headers(refusal))
+    except Exception:  # the client's own error is reported
+        return None

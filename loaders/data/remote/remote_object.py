@@ -32,4 +32,5 @@ class Part(NamedTuple):
 
 
 Folder = tuple[list[str], dict[str, RemoteObject]]  # folders, objects by URL
-Listed = tuple[list[str], list[tuple[str, RemoteObject]]]  # folders, objects
+Named = tuple[str, RemoteObject]  # an object with its URL
+Listed = tuple[list[str], list[Named]]  # folders, objects

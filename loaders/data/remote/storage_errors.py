@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from penstock.loaders.data.remote.certificates import ca_bundle, read_certificates
 from penstock.loaders.data.remote.store_profile import ENDPOINTS, NO_KEYS
-from penstock.loaders.system.retries import HEALING_STATUS, find_status
+from penstock.loaders.system.retries import HEALING_STATUS, can_heal, find_status
 from penstock.pipelines.errors import LoaderError, hide_secrets, one_line
 
 Words = tuple[str, str, str | None]  # code, cause, fix
@@ -87,6 +87,13 @@ _DNS = ("dns error", "failed to lookup address", "Name or service not known", "n
 _DNS_LASTING = ("Name or service not known", "No address associated", "nodename nor servname")
 _INSTANCE = ("/169.254.169.254", "/fd00:ec2::254", "/metadata.google.internal")
 _STATUS = re.compile(r"\bstatus(?: code:)? (\d{3})\b")  # as written by obstore
+_TRANSPORT = re.compile(r"HttpError \{\s*kind: (?:Connect|Timeout|Interrupted|Request|Unknown)")  # by obstore
+_TIMEOUT = re.compile(r"kind: Timeout|TimedOut|operation timed out|^\w*Timeout")
+_CERTIFICATE = re.compile(r"invalid peer certificate|UnknownIssuer|certificate verify failed", re.IGNORECASE)
+_UNREACHABLE = re.compile(
+    r"dns error|failed to lookup address|ConnectionRefused|Connection refused|Cannot connect to host|"
+    r"Name or service not known|nodename nor servname|Temporary failure in name resolution"
+)
 _CODE = re.compile(r"<Code>([\w.]+)</Code>")
 _MESSAGE = re.compile(r"<Message>([^<]+)</Message>")
 _NAMED_REGION = re.compile(r"<Region>([\w-]+)</Region>")
@@ -111,9 +118,34 @@ def as_loader_error(error: Exception, url: str) -> LoaderError:
     return LoaderError(code, f"{cause}; {origin}" if origin else cause, fix=fix, path=url.encode())
 
 
-def is_busy(error: Exception) -> bool:
-    """Return whether a server answered that it is temporarily unavailable."""
-    return _status_of(error, str(error)) in HEALING_STATUS
+def is_temporary(error: Exception) -> bool:
+    """Return whether a server is temporarily unavailable, or the network failed on the way to it."""
+    text = str(error)
+    status = _status_of(error, text)
+    if status:
+        return status in HEALING_STATUS
+    return not is_lasting(error) and (can_heal(error) or _TRANSPORT.search(text) is not None)
+
+
+def is_lasting(error: Exception) -> bool:
+    """Return whether a server cannot be trusted: its certificate does not become valid by waiting."""
+    return _CERTIFICATE.search(str(error)) is not None
+
+
+def is_unreachable(error: Exception) -> bool:
+    """Return whether a host is unknown or refuses connections, or no service gives this machine credentials."""
+    text = str(error)
+    return _UNREACHABLE.search(text) is not None or any(place in text for place in _INSTANCE)
+
+
+def asks_for_patience(error: Exception) -> bool:
+    """Return whether a server answered that it has too many requests."""
+    return _status_of(error, str(error)) in (429, 503)
+
+
+def is_slow_down(error: Exception) -> bool:
+    """Return whether fewer requests may help: the server has too many, or did not answer in time."""
+    return asks_for_patience(error) or _TIMEOUT.search(f"{type(error).__name__} {error}") is not None
 
 
 def refuses_head(error: Exception) -> bool:

@@ -31,7 +31,7 @@ from penstock.bench.checks.finding import DoctorSettings, Finding
 from penstock.bench.commands.doctor import doctor
 from penstock.loaders import LoaderError, create_loader
 from penstock.loaders.data.foreign_data import cure_of_missing
-from penstock.loaders.data.remote import object_store
+from penstock.loaders.data.requests import request_retries
 from penstock.loaders.front.open_source import open_source
 from penstock.loaders.run.workers import needs as preflight
 from penstock.loaders.system import machine
@@ -342,7 +342,7 @@ def test_bad_images_do_not_count_as_decoded(tmp_path: Path) -> None:
 
 
 def test_a_signature_in_a_url_is_not_printed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(object_store, "_RETRY_DELAYS_S", ())
+    monkeypatch.setattr(request_retries, "_LONGEST_PAUSE_S", 0.01)
     (found,) = data_findings(DoctorSettings(), "http://me:word@127.0.0.1:9/a.parquet?sig=key")
     assert found.state == "fail"
     assert found.found.startswith("http://127.0.0.1:9/a.parquet: ")

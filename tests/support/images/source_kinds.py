@@ -30,7 +30,8 @@ from tar_files import write_tar
 
 from penstock.loaders import open_source
 from penstock.loaders.cache_build.build import build_cache
-from penstock.loaders.data.remote import clients, object_store
+from penstock.loaders.data.remote import clients
+from penstock.loaders.data.requests import request_retries
 
 OpenArguments = tuple[Any, dict[str, Any]]  # source and options of open_source
 Columns = dict[str, list[Any]]
@@ -335,7 +336,7 @@ def serve_kinds(root: Path) -> Iterator[RangeServer]:
     with serve_ranges(root) as server, pytest.MonkeyPatch.context() as environment:
         for name, value in s3_environment(server.url).items():
             environment.setenv(name, value)
-        environment.setattr(object_store, "_RETRY_DELAYS_S", (0.01,))
+        environment.setattr(request_retries, "_LONGEST_PAUSE_S", 0.01)
         clients.open_client.cache_clear()
         yield server
         clients.open_client.cache_clear()

@@ -33,6 +33,8 @@ class RangeServer:
         bytes_per_s: limit for all answers together; 0 for no limit.
         fault: decides which requests fail.
         error_body: body of the answers that fail.
+        error_headers: headers of these.
+        page: number of names in a page of a listing.
         etags: path -> ETag to send instead of the file's own; "" for none.
         has_dates: whether answers contain the modification time.
         watch: called with the path and query of each request.
@@ -47,6 +49,8 @@ class RangeServer:
     bytes_per_s: float = 0.0
     fault: Fault | None = None
     error_body: bytes = b""
+    error_headers: dict[str, str] = field(default_factory=dict)
+    page: int = 1000
     etags: dict[str, str] = field(default_factory=dict)
     has_dates: bool = True
     watch: Callable[[str], object] = lambda target: None
@@ -90,21 +94,30 @@ def _content(file: Path, mtime_ns: int) -> tuple[memoryview, str]:
     return memoryview(data), hashlib.md5(data).hexdigest()
 
 
-def _list_bucket(bucket: Path, query: dict[str, list[str]]) -> bytes:
-    """Answer ListObjectsV2 of S3 for the files of a folder, all in one page."""
-    prefix, delimiter = query.get("prefix", [""])[0], query.get("delimiter", [""])[0]
+def _list_bucket(bucket: Path, query: dict[str, list[str]], page: int) -> bytes:
+    """Answer ListObjectsV2 of S3 for the files of a folder, in pages of `page` names."""
+    prefix, delimiter, after, token = (
+        query.get(name, [""])[0] for name in ("prefix", "delimiter", "start-after", "continuation-token")
+    )
     keys = sorted(str(path.relative_to(bucket)) for path in bucket.rglob("*") if path.is_file())
     keys = [key for key in keys if key.startswith(prefix)]
     inner = {key for key in keys if delimiter and delimiter in key[len(prefix) :]}
-    folders = sorted({prefix + key[len(prefix) :].partition(delimiter)[0] + delimiter for key in inner})
-    text = "".join(f"<CommonPrefixes><Prefix>{escape(folder)}</Prefix></CommonPrefixes>" for folder in folders)
-    for key in keys:
-        if key not in inner:  # its ETag without quotes, as in Azure's lists
+    folders = {prefix + key[len(prefix) :].partition(delimiter)[0] + delimiter for key in inner}
+    names = sorted(name for name in {*folders, *keys} - inner if name > max(after, token))
+    text = "<IsTruncated>false</IsTruncated>"
+    if len(names) > page:
+        names = names[:page]
+        text = "<IsTruncated>true</IsTruncated>"
+        text += f"<NextContinuationToken>{escape(names[-1])}</NextContinuationToken>"
+    for key in names:
+        if key in folders:
+            text += f"<CommonPrefixes><Prefix>{escape(key)}</Prefix></CommonPrefixes>"
+        else:  # its ETag without quotes, as in Azure's lists
             file = bucket / key
             data, digest = _content(file, file.stat().st_mtime_ns)
             text += f"<Contents><Key>{escape(key)}</Key><Size>{len(data)}</Size><ETag>{digest}</ETag>"
             text += "<LastModified>2026-01-01T00:00:00.000Z</LastModified></Contents>"
-    return f"<ListBucketResult><IsTruncated>false</IsTruncated>{text}</ListBucketResult>".encode()
+    return f"<ListBucketResult>{text}</ListBucketResult>".encode()
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -134,17 +147,20 @@ class _Handler(BaseHTTPRequestHandler):
                 return
             file = self.state.root / path.lstrip("/")
             if status <= 0 and "list-type=2" in query:
-                body = _list_bucket(file, parse_qs(query))
+                body = _list_bucket(file, parse_qs(query), self.state.page)
                 self.send_response(200)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
-                self.wfile.write(body)
+                self.wfile.write(body[: len(body) // 2] if status == CUT else body)
+                self.close_connection = status == CUT
                 return
             if status <= 0 and not file.is_file():
                 status = 404
             if status > 0:
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(self.state.error_body)))
+                for name, text in self.state.error_headers.items():
+                    self.send_header(name, text)
                 self.end_headers()
                 if with_body:
                     self.wfile.write(self.state.error_body)

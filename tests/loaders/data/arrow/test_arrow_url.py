@@ -19,7 +19,7 @@ from range_server import RangeServer, serve_ranges
 from penstock.loaders import open_source
 from penstock.loaders.data.arrow import parquet_url
 from penstock.loaders.data.files.content_probe import NUM_PROBES
-from penstock.loaders.data.remote import object_store
+from penstock.loaders.data.requests import request_retries
 from penstock.loaders.data.samples.columns import ArrayColumn, BytesColumn
 from penstock.pipelines.errors import LoaderError
 
@@ -31,7 +31,7 @@ TABLE = pa.table({"image": IMAGES, "label": LABELS})
 
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RangeServer]:
-    monkeypatch.setattr(object_store, "_RETRY_DELAYS_S", (0.01,))
+    monkeypatch.setattr(request_retries, "_LONGEST_PAUSE_S", 0.01)
     with serve_ranges(tmp_path) as served:
         yield served
 

@@ -19,8 +19,9 @@ from tar_files import write_tar
 
 from penstock.loaders import LoaderError, open_source
 from penstock.loaders.data.indexes.bucket_index import MANIFEST, read_bucket_index
-from penstock.loaders.data.remote import clients, object_store
+from penstock.loaders.data.remote import clients
 from penstock.loaders.data.remote.object_store import ObjectStore
+from penstock.loaders.data.requests import request_retries
 
 NUM_PHOTOS = 12
 INDEX = "s3://photos/index/"
@@ -64,7 +65,7 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
 def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An empty cache folder, and one attempt per request."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(object_store, "_RETRY_DELAYS_S", ())
+    monkeypatch.setattr(request_retries.Deadline, "allows_attempt", lambda *_: False)
     clients.open_client.cache_clear()
 
 

@@ -9,11 +9,11 @@ import pytest
 from tls_server import BODY, Authority, make_authority, serve_tls
 
 from penstock.loaders import LoaderError
-from penstock.loaders.data.remote import object_store
 from penstock.loaders.data.remote.certificates import VARIABLES
 from penstock.loaders.data.remote.curl_requests import has_curl
 from penstock.loaders.data.remote.fetcher import Fetcher, Range
 from penstock.loaders.data.remote.object_store import ObjectStore
+from penstock.loaders.data.requests import request_retries
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def url(authority: Authority) -> Iterator[str]:
 
 @pytest.fixture(autouse=True)
 def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(object_store, "_RETRY_DELAYS_S", ())
+    monkeypatch.setattr(request_retries.Deadline, "allows_attempt", lambda *_: False)
     for name in (*VARIABLES, "SSL_CERT_DIR"):
         monkeypatch.delenv(name, raising=False)
 

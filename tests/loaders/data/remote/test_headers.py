@@ -20,8 +20,8 @@ from penstock.bench.commands.data_options import DataOptions
 from penstock.bench.record.settings import BenchSettings
 from penstock.bench.report.text import repeat_command
 from penstock.loaders import LoaderError, create_loader, open_source
-from penstock.loaders.data.remote import object_store
 from penstock.loaders.data.remote.access import Access, Headers
+from penstock.loaders.data.requests import request_retries
 from penstock.pipelines import ImagePipeline
 
 SECRET = "s3cr3t-value"
@@ -113,7 +113,7 @@ def test_a_password_in_a_url_is_sent_and_stored_nowhere(
 def test_no_error_shows_headers_and_passwords(
     server: RangeServer, monkeypatch: pytest.MonkeyPatch, status: int
 ) -> None:
-    monkeypatch.setattr(object_store, "_RETRY_DELAYS_S", ())
+    monkeypatch.setattr(request_retries.Deadline, "allows_attempt", lambda *_: False)
     server.fault = lambda path, number: status
     for url in (f"{server.url}/a.tar", server.url.replace("://", f"://me:{SECRET}@") + "/a.tar"):
         with pytest.raises(LoaderError) as caught:

@@ -15,9 +15,9 @@ from odd_images import encoded
 from PIL import Image
 
 from penstock.loaders import LoaderError, open_source
-from penstock.loaders.data.remote import object_store
 from penstock.loaders.data.remote.clients import client_of
 from penstock.loaders.data.remote.object_store import ObjectStore
+from penstock.loaders.data.requests import request_retries
 
 
 def png(level: int) -> bytes:
@@ -162,7 +162,7 @@ def test_an_etag_that_is_weak_in_some_answers_is_the_same_version(site: Site, we
 def test_requests_to_a_busy_server_are_retried_until_the_deadline(
     site: Site, monkeypatch: pytest.MonkeyPatch, status: int
 ) -> None:
-    monkeypatch.setattr(object_store, "_RETRY_DELAYS_S", (0.01, 0.05))
+    monkeypatch.setattr(request_retries, "_LONGEST_PAUSE_S", 0.05)
     site.files, answered = {"/a.png": png(1)}, list[float]()
 
     def answer(method: str, path: str) -> int:
@@ -175,7 +175,7 @@ def test_requests_to_a_busy_server_are_retried_until_the_deadline(
 
 
 def test_causes_of_failures_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(object_store, "_RETRY_DELAYS_S", ())
+    monkeypatch.setattr(request_retries.Deadline, "allows_attempt", lambda *_: False)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         closed = free.getsockname()[1]

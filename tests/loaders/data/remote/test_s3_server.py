@@ -22,11 +22,12 @@ from tar_files import write_tar
 
 from penstock.loaders import LoaderError, open_source
 from penstock.loaders.data.files.image_folder import ImageFolder
-from penstock.loaders.data.remote import clients, object_store
+from penstock.loaders.data.remote import clients
 from penstock.loaders.data.remote.curl_requests import has_curl
 from penstock.loaders.data.remote.fetcher import Fetcher, Range
 from penstock.loaders.data.remote.object_store import ObjectStore
 from penstock.loaders.data.remote.path_or_url import read_whole
+from penstock.loaders.data.requests import request_retries
 
 NUM_PHOTOS = 37
 TARS = "s3://photos/set/train-*.tar"
@@ -52,7 +53,7 @@ def s3(photos: ImageFolder) -> Iterator[S3Server]:
 @pytest.fixture(autouse=True)
 def one_attempt(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Clients that read the environment again and fail without a retry."""
-    monkeypatch.setattr(object_store, "_RETRY_DELAYS_S", ())
+    monkeypatch.setattr(request_retries.Deadline, "allows_attempt", lambda *_: False)
     clients.open_client.cache_clear()
     yield
     clients.open_client.cache_clear()

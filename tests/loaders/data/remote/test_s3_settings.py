@@ -15,8 +15,9 @@ from forked_commands import Commands
 from key_server import BODY, KeyServer, serve_keys
 
 from penstock.loaders import LoaderError
-from penstock.loaders.data.remote import clients, object_store
+from penstock.loaders.data.remote import clients
 from penstock.loaders.data.remote.object_store import ObjectStore
+from penstock.loaders.data.requests import request_retries
 
 URL = "s3://bucket/a"
 
@@ -30,7 +31,7 @@ def server() -> Iterator[KeyServer]:
 @pytest.fixture(autouse=True)
 def aws(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, server: KeyServer) -> Path:
     """The folder of the AWS files, with no other settings than the endpoint."""
-    monkeypatch.setattr(object_store, "_RETRY_DELAYS_S", ())
+    monkeypatch.setattr(request_retries.Deadline, "allows_attempt", lambda *_: False)
     for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "SESSION_TOKEN", "REGION", "DEFAULT_REGION", "PROFILE"):
         monkeypatch.delenv(f"AWS_{name}", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -20,6 +20,7 @@ from penstock.loaders.data.remote import curl_requests, fetcher, object_store, u
 from penstock.loaders.data.remote.fetcher import Fetcher, Range
 from penstock.loaders.data.remote.object_store import ObjectStore
 from penstock.loaders.data.remote.remote_object import Part
+from penstock.loaders.data.requests import request_retries, time_limits
 from penstock.loaders.data.samples.version import Version
 from penstock.loaders.system import retries
 
@@ -34,7 +35,7 @@ def expected(photos: ImageFolder) -> list[Row]:
 
 @pytest.fixture(autouse=True)
 def short_delays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(object_store, "_RETRY_DELAYS_S", (0.01, 0.05, 0.1))
+    monkeypatch.setattr(request_retries, "_LONGEST_PAUSE_S", 0.05)
     monkeypatch.setattr(curl_requests, "STALLED_S", 1)
 
 
@@ -42,7 +43,7 @@ def test_a_loader_waits_for_a_server_that_returns(
     tmp_path: Path, photos: ImageFolder, expected: list[Row], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Connections are refused from the second batch on, until a new server listens on the port."""
-    monkeypatch.setattr(object_store, "_RETRY_DELAYS_S", (0.5,) * 20)
+    monkeypatch.setattr(request_retries, "_LONGEST_PAUSE_S", 0.5)
     write_containers(tmp_path, photos)
     with ExitStack() as first, ExitStack() as second:
         server = first.enter_context(serve_ranges(tmp_path))
@@ -66,11 +67,8 @@ def test_a_loader_waits_for_a_server_that_returns(
     assert source.store.retries > 0
 
 
-def test_a_server_that_stays_away_is_reported_in_one_line(
-    server: RangeServer, photos: ImageFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(object_store, "_RETRY_DELAYS_S", ())
-    source = open_remote(server, photos)
+def test_a_server_that_stays_away_is_reported_in_one_line(server: RangeServer, photos: ImageFolder) -> None:
+    source = open_remote(server, photos, retry_s=0)
     server.fault = lambda path, number: CUT  # of connections that are open already
     server.stop()
     with (
@@ -84,21 +82,21 @@ def test_a_server_that_stays_away_is_reported_in_one_line(
 
 @pytest.fixture
 def short_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(object_store, "SAMPLE_TIMEOUT_S", 2.0)
+    """Attempts without data end after 0.4 s, the second one after 0.8 s; those with data after 0.5 s more."""
+    for name, limit_s in (("STALL_S", 0.4), ("LONG_STALL_S", 0.8), ("LAST_STALL_S", 0.2)):
+        monkeypatch.setattr(request_retries, name, limit_s)
+    monkeypatch.setattr(time_limits, "_LEAST_BYTES_PER_S", 1 << 20)
 
 
 @pytest.mark.usefixtures("short_deadline")
-def test_a_body_that_trickles_is_ended_by_the_deadline(
-    server: RangeServer, photos: ImageFolder, expected: list[Row], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_body_that_trickles_is_ended(server: RangeServer, photos: ImageFolder, expected: list[Row]) -> None:
     source = open_remote(server, photos)
     server.fault = lambda path, number: TRICKLE if number == PARTS + 2 else USUAL
     with open_loader(source, workers_are="threads") as loader:
         assert serve(loader) == expected  # the fault occurs once: the retry succeeds
     assert source.store.retries == 1
-    monkeypatch.setattr(object_store, "_RETRY_DELAYS_S", ())
     server.fault = lambda path, number: TRICKLE if path == "/1.bin" else USUAL
-    source = open_remote(server, photos, requests=PARTS)
+    source = open_remote(server, photos, requests=PARTS, retry_s=0)
     with pytest.raises(LoaderError) as caught, open_loader(source, workers_are="threads") as loader:
         serve(loader)
     assert caught.value.code == "E-READ"
@@ -108,7 +106,7 @@ def test_a_body_that_trickles_is_ended_by_the_deadline(
 @pytest.mark.usefixtures("short_deadline")
 def test_a_server_that_never_answers_is_reported_in_one_line(server: RangeServer, photos: ImageFolder) -> None:
     """The samples of one request share its deadline: they are not requested again one by one."""
-    source = open_remote(server, photos, bytes_ahead=1)
+    source = open_remote(server, photos, bytes_ahead=1, retry_s=1)
     before = server.requests["all"]
     server.fault = lambda path, number: HANG
     with (
@@ -140,29 +138,29 @@ class DeadClient:
     def __init__(self, clock: Clock, seconds: float) -> None:
         self.clock, self.seconds, self.requests = clock, seconds, 0
 
-    def read(self, url: str, start: int, size: int, limit_s: float) -> Part:
-        self.clock.sleep(min(self.seconds, limit_s))
+    def read(self, url: str, start: int, size: int, stall_s: float) -> Part:
+        self.clock.sleep(min(self.seconds, stall_s))
         self.requests += 1
         raise TimeoutError("dead")
 
 
 @pytest.mark.parametrize("seconds", [1e9, 20.0, 1.0])
-def test_all_attempts_at_a_sample_and_its_neighbours_end_within_a_minute(
+def test_all_attempts_at_a_sample_and_its_neighbours_end_within_retry_s(
     monkeypatch: pytest.MonkeyPatch, seconds: float
 ) -> None:
     monkeypatch.undo()  # use the real delays
     clock = Clock()
     client = DeadClient(clock, seconds)
-    monkeypatch.setattr(object_store, "time", clock)
+    monkeypatch.setattr(request_retries, "time", clock)
     monkeypatch.setattr(retries, "time", clock)
-    monkeypatch.setattr(object_store, "client_of", lambda url: client)
+    monkeypatch.setattr(object_store, "client_of", lambda url, headers=(): client)
     monkeypatch.setattr(fetcher, "has_curl", lambda: False)
     fetching = Fetcher(ObjectStore(), lambda at: Range(at, "http://host/a.bin", at, 1, Version(7)), 1, 1 << 20)
     fetching.announce(range(50))
     for at in range(50):
         with pytest.raises(LoaderError, match="dead"):
             fetching.take(at)
-    assert 30 < clock.now - 1000 <= object_store.SAMPLE_TIMEOUT_S
+    assert 250 < clock.now - 1000 <= 300
     assert client.requests >= 2
 
 
@@ -222,8 +220,7 @@ def test_without_etags_the_modification_time_is_compared(
 def test_lasting_errors_are_reported_in_one_line_with_a_fix_for_urls(
     server: RangeServer, photos: ImageFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = open_remote(server, photos)
-    monkeypatch.setattr(object_store, "SAMPLE_TIMEOUT_S", 1.0)
+    source = open_remote(server, photos, retry_s=0.5)
     for status, code, words in (
         (404, "E-MISSING", "check the URL"),
         (403, "E-ACCESS", "credentials"),

@@ -13,7 +13,8 @@ from range_server import CUT, RangeServer, serve_ranges
 
 from penstock.loaders import open_source
 from penstock.loaders.cache_build.build import build_cache
-from penstock.loaders.data.remote import object_store, whole_files
+from penstock.loaders.data.remote import whole_files
+from penstock.loaders.data.requests import request_retries
 from penstock.pipelines.errors import LoaderError
 
 NUM_PHOTOS = 9
@@ -21,7 +22,7 @@ NUM_PHOTOS = 9
 
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RangeServer]:
-    monkeypatch.setattr(object_store, "_RETRY_DELAYS_S", (0.01,))
+    monkeypatch.setattr(request_retries, "_LONGEST_PAUSE_S", 0.05)
     monkeypatch.setattr(whole_files, "_PART_BYTES", 5000)
     source = open_source(write_folder(tmp_path / "photos", NUM_PHOTOS))
     build_cache(source, os.fsencode(tmp_path / "data.h5"))
@@ -49,8 +50,7 @@ def test_a_cache_is_copied_once(server: RangeServer, tmp_path: Path, name: str) 
 
 
 def test_a_copy_that_fails_leaves_nothing(server: RangeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(object_store, "_RETRY_DELAYS_S", (0.02, 0.1, 0.4))
-    monkeypatch.setattr(object_store, "SAMPLE_TIMEOUT_S", 1.5)
+    monkeypatch.setattr(request_retries, "_LONGEST_PAUSE_S", 0.05)
     url, copy = f"{server.url}/data.h5", tmp_path / "copy"
     with pytest.raises(LoaderError, match=r"E-NOSPC.*more than local_bytes=1,000: fix=pass local_bytes="):
         open_source(url, local_cache=copy, local_bytes=1000)
@@ -59,7 +59,7 @@ def test_a_copy_that_fails_leaves_nothing(server: RangeServer, tmp_path: Path, m
     server.fault = lambda path, number: 500 if number > 60 else 0
     server.requests["all"] = 57
     with pytest.raises(LoaderError, match="E-READ"):
-        open_source(url, local_cache=copy / "b", requests=1)
+        open_source(url, local_cache=copy / "b", requests=1, retry_s=0.5)
     assert [path.name for path in (copy / "b").rglob("*") if path.is_file() and path.suffix != ".lock"] == []
 
     def replace(path: str, number: int) -> int:

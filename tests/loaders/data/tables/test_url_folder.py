@@ -16,7 +16,8 @@ from folder_trees import plant
 from range_server import RangeServer, s3_environment, serve_ranges
 
 from penstock.loaders import open_source
-from penstock.loaders.data.remote import clients, object_store
+from penstock.loaders.data.remote import clients
+from penstock.loaders.data.requests import request_retries
 from penstock.loaders.front.open_source import split_options
 from penstock.pipelines.errors import LoaderError
 from penstock.pipelines.native.rows import ELSEWHERE, ENCODED, ROW
@@ -32,7 +33,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RangeSer
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(name.encode())
     clients.open_client.cache_clear()
-    monkeypatch.setattr(object_store, "_RETRY_DELAYS_S", (0.01,))
+    monkeypatch.setattr(request_retries, "_LONGEST_PAUSE_S", 0.01)
     with serve_ranges(tmp_path) as served:
         for name, value in s3_environment(served.url).items():
             monkeypatch.setenv(name, value)

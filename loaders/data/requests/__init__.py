@@ -1,0 +1,1 @@
+"""Requests to a storage in general: time limits, repetitions, how many at once."""
