@@ -34,7 +34,9 @@ def index(data: common.Data, data_options: dict[str, Any], out: _Out = None) -> 
     place = training_folder(data)
     try:
         source = open_source(place, **data_options, rescan=True)
-    except TypeError:  # a source without an index
+    except (TypeError, ValueError) as error:
+        if "rescan" not in str(error):  # else it has no saved index: it is listed or looked up at each opening
+            raise
         source = open_source(place, **data_options)
     if out is not None:
         _write(source, os.fsencode(place), out, data_options)

@@ -168,7 +168,6 @@ def _open_rows(
     *,
     has_list: bool,
     listed: Listed = NONE_LISTED,
-    rescan: bool = False,
     index: BucketIndex | None = None,
     **reading: Any,
 ) -> Source:

@@ -23,12 +23,9 @@ from penstock.loaders.data.tables.open_tables import serve_list
 from penstock.pipelines.errors import printable
 
 
-def open_url_folder(
-    url: bytes, *, rescan: bool = False, index: BucketIndex | None = None, **reading: Any
-) -> IndexedSource:
+def open_url_folder(url: bytes, *, index: BucketIndex | None = None, **reading: Any) -> IndexedSource:
     """Open the class folders or the images below a URL; the storage must support listing, unless there is an index.
 
-    rescan: has no effect, because the URL is always listed.
     index: an index from a bucket. reading: fields of RemoteOptions. Raises LoaderError E-NODATA, E-EMPTYCLASS.
     """
     options = check_reading([url], **reading)
