@@ -177,7 +177,7 @@ def _check_first(source: Source, files: PictureFiles, what: str) -> PictureFiles
 def _stat(paths: list[bytes]) -> npt.NDArray[np.int64]:
     """Return size and modification time of each file, int64 [n, 2]; -1 and 0 for a missing one."""
     chunks = (paths[first : first + _CHUNK] for first in range(0, len(paths), _CHUNK))
-    stats = np.stack([np.array(each, np.int64) for each in stat_files(b"", chunks)], 1)
+    stats = np.stack([np.array(each, np.int64) for each in stat_files(b"", chunks)[:2]], 1)
     stats[stats[:, 1] == MISSING.number] = -1, 0
     return stats
 

@@ -165,7 +165,8 @@ class BucketIndex:
         if done != total:
             raise self._refuse(f"it has {total:,} images, these are {done:,}")
         sizes, versions = self.samples.container_sizes, self.samples.versions
-        return array("Q", sizes.astype(np.uint64).tobytes()), array("q", versions.tobytes())
+        times = array("q", self.samples.times.tobytes())
+        return array("Q", sizes.astype(np.uint64).tobytes()), array("q", versions.tobytes()), times
 
     def _refuse(self, cause: str) -> LoaderError:
         fix = f"pass the index of this data, or {WRITE_IT}"

@@ -21,6 +21,8 @@ from penstock.loaders.data.samples.once_per_node import is_one_of_several, once_
 from penstock.loaders.data.samples.version import Version
 from penstock.loaders.system.saved_columns import load_saved
 
+_COLUMNS = ("sizes", "versions", "times")  # of Stats
+
 
 def list_once(what: bytes, make: Callable[[], Mapping[str, RemoteObject]]) -> dict[str, RemoteObject]:
     """Return the objects that `make` lists, by URL; `what` names the listing."""
@@ -62,13 +64,13 @@ def look_up_once(
     with once_per_node(name, "looking up the data") as is_done:
         saved = load_saved(name, SavedColumns, verify=False) if is_done else None
         if saved is None:
-            sizes, versions = stat_places(prefix, chunks, show, listed, access)
-            _save(name, {"sizes": np.asarray(sizes), "versions": np.asarray(versions)})
-            return sizes, versions
+            stats = stat_places(prefix, chunks, show, listed, access)
+            _save(name, dict(zip(_COLUMNS, map(np.asarray, stats), strict=True)))
+            return stats
     for _ in chunks:  # making them has effects
         pass
-    found = saved.columns
-    return array("Q", found["sizes"].values.tobytes()), array("q", found["versions"].values.tobytes())
+    sizes, versions, times = (saved.columns[each].values.tobytes() for each in _COLUMNS)
+    return array("Q", sizes), array("q", versions), array("q", times)
 
 
 def _name(kind: bytes, what: bytes) -> bytes:

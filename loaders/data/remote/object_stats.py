@@ -44,7 +44,7 @@ def stat_objects(
     access: Access = DEFAULT,
 ) -> Stats:
     """Return sizes and versions of the objects prefix + name, as stat_files does for files."""
-    sizes, versions, store = array("Q"), array("q"), ObjectStore(access)
+    sizes, versions, times, store = array("Q"), array("q"), array("q"), ObjectStore(access)
     with ThreadPoolExecutor(REMOTE_THREADS) as pool:
         for names in chunks:
             known = {prefix + name: listed.get(prefix + name) for name in names}
@@ -54,8 +54,9 @@ def stat_objects(
                 found = known[prefix + name] or RemoteObject(0, MISSING)
                 sizes.append(found.size)
                 versions.append(found.version.number)
+                times.append(found.version.ctime_ns)
             show(len(sizes))
-    return sizes, versions
+    return sizes, versions, times
 
 
 def is_current(samples: Samples, access: Access, *, every: bool = True) -> bool:

@@ -82,7 +82,7 @@ class ObjectStore:
             begun = time.monotonic()
             # Storage does not accept a request for 0 bytes.
             part = client.read(url, start, size, stall_s) if size else Part(b"", client.stat(url, stall_s))
-            if version is not None and part.found.version != version:
+            if version is not None and not version.agrees(part.found.version):
                 raise LoaderError("E-CHANGED", "the object was replaced since it was indexed")
             got = memoryview(part.data).nbytes
             if got != size:

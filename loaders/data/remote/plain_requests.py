@@ -77,7 +77,7 @@ class PlainRequests:
             if len(self._versions) >= _MOST_KEPT:
                 self._versions.clear()
             found = self._versions[key] = _version(*key)
-        return found == version
+        return version.agrees(found)
 
     def _client(self, url: str, now: float) -> object:
         if "%" in url or "?" in url:  # such an address can need a client of its own

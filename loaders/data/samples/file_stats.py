@@ -19,7 +19,7 @@ from penstock.loaders.system.retries import can_heal, with_retries
 THREADS = 32  # for network storage; on a local disk they take no more processor time than one
 NUM_SAMPLED = 256
 _CHUNK = 1024
-Stats = tuple["array[int]", "array[int]"]  # sizes, and numbers of versions
+Stats = tuple["array[int]", "array[int]", "array[int]"]  # sizes; numbers of versions; for objects, their `ctime_ns`
 Show = Callable[[int], None]
 
 
@@ -43,7 +43,7 @@ def stat_files(prefix: bytes, chunks: Iterable[list[bytes]], show: Show = lambda
                 keep(waiting.popleft().result())
         for future in waiting:
             keep(future.result())
-    return sizes, versions
+    return sizes, versions, array("q")
 
 
 def _stat_chunk(prefix: bytes, names: list[bytes]) -> Stats:
@@ -52,7 +52,7 @@ def _stat_chunk(prefix: bytes, names: list[bytes]) -> Stats:
         size, version = _stat(prefix + name)
         sizes.append(size)
         versions.append(version)
-    return sizes, versions
+    return sizes, versions, array("q")
 
 
 def _stat(path: bytes) -> tuple[int, int]:
@@ -69,7 +69,10 @@ def _stat(path: bytes) -> tuple[int, int]:
 
 
 def is_unchanged(
-    samples: Samples, *, every: bool = True, stat: Callable[[bytes, Iterable[list[bytes]]], Stats] = stat_files
+    samples: Samples,
+    *,
+    every: bool = True,
+    stat: Callable[[bytes, Iterable[list[bytes]]], Stats] = stat_files,
 ) -> bool:
     """Return whether the data is unchanged since it was indexed.
 
@@ -95,5 +98,9 @@ def is_unchanged(
         missing = np.flatnonzero(samples.versions == MISSING.number)[:NUM_SAMPLED]
         some = np.union1d(np.linspace(0, len(some) - 1, NUM_SAMPLED).astype(int), missing)
     parts = (some[first : first + _CHUNK] for first in range(0, len(some), _CHUNK))
-    sizes, versions = stat(prefix, map(samples.container_names, parts))
-    return np.array_equal(sizes, samples.container_sizes[some]) and np.array_equal(versions, samples.versions[some])
+    sizes, versions, times = stat(prefix, map(samples.container_names, parts))
+    are_same = np.equal(versions, samples.versions[some])
+    if len(times) and len(samples.times):
+        found = np.asarray(times)
+        are_same |= (found == samples.times[some]) & (found != 0)
+    return np.array_equal(sizes, samples.container_sizes[some]) and bool(are_same.all())

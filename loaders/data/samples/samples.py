@@ -91,6 +91,7 @@ class Samples(SavedIndex):
         are_objects: whether containers are objects at URLs.
         sizes: bytes of each sample.
         container_sizes, versions: bytes of each container, and the number of its Version.
+        times: `ctime_ns` of the versions of objects; empty if none is known.
     """
 
     kinds, header_class, optional = COLUMNS, SamplesHeader, ("container_folders", *_STAMPS)
@@ -106,6 +107,7 @@ class Samples(SavedIndex):
         self.has_ranges, self.has_folders = len(columns["sample_containers"]) > 0, self.num_folders > 0
         self.has_stamps = len(columns["container_inodes"]) > 0
         self.container_sizes, self.versions = columns["container_sizes"], columns["container_versions"]
+        self.times = columns["container_ctimes"] if not self.has_stamps else columns["container_ctimes"][:0]
         self.sizes = columns["sample_sizes"] if self.has_ranges else self.container_sizes
         self._tables = None if self.has_ranges else FileTables(columns)
         # A memoryview returns Python integers in a third of the time that numpy needs for a scalar.
@@ -179,7 +181,7 @@ class Samples(SavedIndex):
         table = self._scalars
         stored = table["container_versions"][number]
         if self.are_objects:
-            version = Version.of_stored_object(stored)
+            version = Version.of_stored_object(stored, table["container_ctimes"][number] if len(self.times) else 0)
         elif self.has_stamps:
             version = Version(stored, table["container_ctimes"][number], table["container_inodes"][number])
         else:

@@ -146,6 +146,7 @@ class SamplesWriter:
         conflicts: as in SamplesHeader.
         classes: names of the classes.
         containers: the containers.
+        ctimes: `ctime_ns` of the version of each container; none for files in folders.
         paths: digest of the paths of containers in folders.
         keys, container_of, starts, sizes: of the samples in containers; starts and sizes in bytes.
         labels: class numbers (int32) of these samples.
@@ -159,7 +160,7 @@ class SamplesWriter:
         self.classes: list[bytes] = []
         self.folders, self.folder_labels, self.folder_mtimes = PackedNames(), array("i"), array("q")
         self._folder_ctimes, self._folder_inodes = array("q"), array("Q")
-        self.containers, self._ctimes, self._inodes = ContainerTable(), array("q"), array("Q")
+        self.containers, self.ctimes, self._inodes = ContainerTable(), array("q"), array("Q")
         self.paths = hashlib.blake2b(digest_size=DIGEST_BYTES)
         self.keys, self.labels = PackedNames(), np.zeros(0, np.int32)
         self.container_of, self.starts, self.sizes = array("q"), array("q"), array("q")
@@ -194,7 +195,7 @@ class SamplesWriter:
         self.containers.names.append(name)
         self.containers.sizes.append(size)
         self.containers.versions.append(version.number)
-        self._ctimes.append(version.ctime_ns)
+        self.ctimes.append(version.ctime_ns)
         self._inodes.append(version.inode)
         return len(self.containers) - 1
 
@@ -258,7 +259,7 @@ class SamplesWriter:
             "container_folders": narrowest(folders, np.uint16, np.uint32),
             "container_sizes": narrowest(np.frombuffer(table.sizes, np.uint64), np.uint32, np.uint64),
             "container_versions": np.frombuffer(table.versions, np.int64),
-            "container_ctimes": np.array(self._ctimes if has_stamps else (), np.int64),
+            "container_ctimes": np.array(self.ctimes if any(self.ctimes) else (), np.int64),
             "container_inodes": np.array(self._inodes if has_stamps else (), np.uint64),
             **self.keys.columns("sample"),
             "sample_containers": narrowest(np.asarray(self.container_of), np.uint8, np.uint16, np.uint32),

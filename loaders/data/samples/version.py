@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import stat
+import time
+from datetime import datetime
 from typing import NamedTuple
 
 from penstock.loaders.system.file_read import mtime_ns
 
 _NOWHERE = -(1 << 63)
+_CONTENT_TAG = re.compile(r"[0-9a-fA-F]{32,128}")  # a digest of the content
+# A time of change identifies a state if it is older than this: then no later change is in the same second (RFC 9110,
+# 8.8.2.2). Programs that make archives and images set all times to one of the last century.
+_SETTLED_S, _PLAUSIBLE_S = 600.0, datetime(2001, 1, 1).timestamp()
 
 
 def stamps_of(status: os.stat_result) -> tuple[int, int, int]:
@@ -22,7 +29,8 @@ class Version(NamedTuple):
 
     Attributes:
         number: the number stored in an index: modification time (ns) of a file, or a hash of the ETag of an object.
-        ctime_ns, inode: time of the last change of a file, and its inode; 0 if not recorded.
+        ctime_ns, inode: time of the last change of a file, and its inode; 0 if not recorded. For an object, ctime_ns is
+            a digest of its size and time of change, 0 if these do not identify a state.
         is_known: False if a change with the same size is not detected: then no copies are stored.
     """
 
@@ -46,13 +54,21 @@ class Version(NamedTuple):
             return cls(-1 - size, is_known=False)
         # Azure's listings omit the quotes. Some servers alternate between weak and strong tags (RFC 9110, 8.8.3).
         identity = etag.removeprefix("W/").strip('"') if etag else str(modified)
-        digest = hashlib.blake2b(identity.encode(), digest_size=8).digest()
-        return cls(int.from_bytes(digest, "little") >> 1)
+        is_digest = bool(etag) and _CONTENT_TAG.fullmatch(identity) is not None
+        return cls(_digest(identity), 0 if is_digest else _identify_time(modified, size))
 
     @classmethod
-    def of_stored_object(cls, number: int) -> Version:
-        """Return the version of an object from the number in an index."""
-        return cls(number, is_known=number >= 0 or number == _NOWHERE)
+    def of_stored_object(cls, number: int, ctime_ns: int = 0) -> Version:
+        """Return the version of an object from the numbers in an index."""
+        return cls(number, ctime_ns, is_known=number >= 0 or number == _NOWHERE)
+
+    def agrees(self, now: Version) -> bool:
+        """Return whether an object with the version `now` may have the same content.
+
+        Mirrors of one address can have tags of their own for equal content: then size and time of change are compared,
+        unless a tag is a digest of the content, or the object was new when it was indexed.
+        """
+        return self.number == now.number or (self.ctime_ns == now.ctime_ns != 0 and not self.inode and not now.inode)
 
     def is_same(self, now: Version) -> bool:
         """Return whether the content is certainly the same as in `now`.
@@ -61,7 +77,17 @@ class Version(NamedTuple):
         the inode distinguish them, if both versions have them.
         """
         are_stamped = self.inode and now.inode
-        return self.is_known and now.is_known and (self[:3] == now[:3] if are_stamped else self.number == now.number)
+        return self.is_known and now.is_known and (self[:3] == now[:3] if are_stamped else self.agrees(now))
+
+
+def _identify_time(modified: object, size: int) -> int:
+    """Return a digest of the time of change of an object and its size; 0 if the time is new or set by a program."""
+    at = modified.timestamp() if isinstance(modified, datetime) and modified.tzinfo is not None else 0.0
+    return _digest(f"{at:.0f} {size}") if _PLAUSIBLE_S <= at <= time.time() - _SETTLED_S else 0
+
+
+def _digest(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") >> 1
 
 
 # The version of a file that is missing, inaccessible to this user, or not a regular file: reading it raises.

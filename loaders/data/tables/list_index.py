@@ -69,7 +69,7 @@ def index_list(
         if bar is not None:
             bar.show(done, total, what)
 
-    table.sizes, table.versions = look_up(prefix, hash_paths(names, hashes), show)
+    table.sizes, table.versions, writer.ctimes = look_up(prefix, hash_paths(names, hashes), show)
     if (np.asarray(table.versions) == MISSING.number).all():
         raise _none_error(prefix + folders[packer.folder_of[0]] + packer.names[0], len(packer))
 

@@ -177,7 +177,9 @@ def _describe_tables(paths: list[bytes], access: Access) -> tuple[str, bool]:
     if is_url(paths[0]):
         store = ObjectStore(access)
         objects = [store.stat(path.decode()) for path in paths]
-        return json.dumps(objects), all(each.version.is_known for each in objects)
+        # Without times of change: existing indexes were made without them.
+        stable = [each._replace(version=each.version._replace(ctime_ns=0)) for each in objects]
+        return json.dumps(stable), all(each.version.is_known for each in objects)
     try:
         found = [os.stat(path) for path in paths]
     except OSError as error:

@@ -23,7 +23,7 @@ def test_many_files_keep_their_order(tmp_path: Path) -> None:
         os.utime(tmp_path / f"{number}", ns=(0, number))
     chunks = [[b"%d" % number] for number in range(count)]
     progress: list[int] = []
-    sizes, times = stat_files(os.fsencode(tmp_path) + b"/", iter(chunks), progress.append)
+    sizes, times, _ = stat_files(os.fsencode(tmp_path) + b"/", iter(chunks), progress.append)
     assert sizes.tolist() == times.tolist() == list(range(count))
     assert progress == list(range(1, count + 1))
 
@@ -33,7 +33,7 @@ def test_unreadable_files_are_missing(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "loop").symlink_to("loop")
     names = [b"a", b"none", b"folder", b"pipe", b"loop", b"a/b", b"x" * 300]
-    sizes, times = stat_files(os.fsencode(tmp_path) + b"/", [names])
+    sizes, times, _ = stat_files(os.fsencode(tmp_path) + b"/", [names])
     assert sizes.tolist() == [1, 0, 0, 0, 0, 0, 0]
     assert [time == MISSING.number for time in times] == [False] + [True] * 6
 
