@@ -191,11 +191,11 @@ def create_loader(  # noqa: PLR0913  this function accepts all settings of a loa
             epoch, "first" the first one, and a number that many first ones.
         profile: name or path of the profile that "auto" reads. The default profile may be missing.
         options: each is described in help(LoaderOptions). Of every source: subset, max_per_class and classes. Of the
-            kind of the data: image, label, root, missing_labels, text, missing_text, split, cache_bytes and rescan;
-            for URLs: index, requests, bytes_ahead, local_cache, local_bytes, retry_s and headers. Of every backend:
-            workers, prefetch and watchdog_s; torch and hdf5: workers_are and start_method; hdf5 and dali: cache and
-            encoding; dali: readers, hw_decoder_load, preallocate, device_memory_padding, host_memory_padding, decode
-            and verify.
+            kind of the data: image, label, root, missing_labels, text, missing_text, member_list, split, cache_bytes
+            and rescan; for URLs: index, requests, bytes_ahead, local_cache, local_bytes, retry_s and headers. Of every
+            backend: workers, prefetch and watchdog_s; torch and hdf5: workers_are and start_method; hdf5 and dali:
+            cache and encoding; dali: readers, hw_decoder_load, preallocate, device_memory_padding,
+            host_memory_padding, decode and verify.
     """
     views = checked_views(pipeline)
     takes_whole = any(view.crop == "none" for view in views)

@@ -29,6 +29,7 @@ class DataOptions(TypedDict, total=False):
         text: where the texts are, such as captions, which are served as batch["text"]: a column of a table, Arrow or
             Parquet file; for tars and image files the suffix of the files with the texts, "txt", or "json:FIELD".
         missing_text: "raise" for samples without a text, or "leave_out" to leave them out with a warning.
+        member_list: suffix of files next to tars that list their members: "idx" (DALI's wds2idx) or "json" (hfutils).
         split: name of a split of a Hugging Face data set.
         cache_bytes: limit of the decoded data that is kept for Parquet files, in bytes.
         rescan: whether to make the index of tars again, although their sizes and times are unchanged.
@@ -51,6 +52,7 @@ class DataOptions(TypedDict, total=False):
     missing_labels: Literal["raise", "leave_out"]
     text: str | None
     missing_text: Literal["raise", "leave_out"]
+    member_list: str | None
     split: str | None
     cache_bytes: int
     rescan: bool

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
-import threading
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, TimeoutError
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import accumulate, chain, compress, repeat
@@ -26,12 +22,11 @@ from penstock.loaders.data.labels.row_errors import Fail
 from penstock.loaders.data.labels.stored_labels import ALONE, Labels, take_labels
 from penstock.loaders.data.labels.text_places import WHOLE_JSON, read_texts
 from penstock.loaders.data.remote.access import Access
-from penstock.loaders.data.remote.object_store import ObjectStore, is_url
+from penstock.loaders.data.remote.object_store import ObjectStore
 from penstock.loaders.data.samples.samples_writer import LeftOut, SamplesWriter
 from penstock.loaders.data.samples.saved_texts import TEXT
 from penstock.loaders.data.sources.contract import ONE_CLASS
-from penstock.loaders.data.tars.tar_headers import TarReader, open_tar
-from penstock.loaders.data.tars.tar_join import MemberJoin, TarSamples
+from penstock.loaders.data.tars.tar_join import TarSamples
 from penstock.loaders.data.tars.tar_labels import (
     FOLDER,
     SHARD,
@@ -42,15 +37,13 @@ from penstock.loaders.data.tars.tar_labels import (
     table_labels,
 )
 from penstock.loaders.data.tars.tar_samples import EVERY, sample_key
-from penstock.loaders.system.machine import available_cpus, many_workers
+from penstock.loaders.data.tars.tar_scan import scan_tars
 from penstock.loaders.system.progress_bar import SHOW_AFTER_S, ProgressBar
 from penstock.pipelines.errors import LoaderError, hide_secrets, printable
+from penstock.pipelines.messages.user_warnings import warn_user
 
 KIND = "tar files"
 _RULES = b"penstock tars 7"  # the version of the rules by which samples are grouped, ordered and labelled
-_LOOK_EVERY_S = 0.1
-_REMOTE_WORKERS = 64  # they mostly wait for answers
-_AHEAD = 32  # finished tars that may wait for an earlier one that takes longer
 _FIX_OTHERS = "pass label='folder', 'shard', or a table of keys and labels, or missing_labels='leave_out'"
 _FIX_LABEL = "pass label='cls', 'json:FIELD', 'folder', 'shard', or a table of keys and labels"
 _FIX_TEXT = "repair the sample, or pass missing_text='leave_out'"
@@ -59,7 +52,6 @@ _FIX_PLACE = (
 )
 _FIX_SAMPLE = "repair the sample, or pass missing_labels='leave_out', label='folder', or a table of keys and labels"
 Text = bytes | None | tuple[bytes | None, ...]  # a label, or several
-_FIX_EMPTY = "copy or write it again, or leave it out of the paths"
 _FIX_TABLE = "add its key to the table: the name up to the first dot of its last part, or the whole name"
 
 
@@ -76,6 +68,7 @@ class IndexSettings:
         floats: names of the labels that are floats.
         missing_labels: how samples without a label are handled, as in LabelRows.
         text: where texts are, and how samples without one are handled.
+        member_list: suffix of the lists of members next to the tars; they do not change the content.
     """
 
     image: tuple[bytes, ...]
@@ -85,6 +78,7 @@ class IndexSettings:
     floats: frozenset[str]
     missing_labels: str
     text: TextOptions = NO_TEXTS
+    member_list: str | None = None
 
     def digest(self, paths: Iterable[bytes] = ()) -> str:
         """Return a hex digest of the settings and of `paths`."""
@@ -105,6 +99,7 @@ def index_tars(paths: Sequence[bytes], settings: IndexSettings, access: Access) 
     places = label_places(settings.label) if settings.table is None else LabelPlaces(())
     places = places.with_text(settings.text.place)
     tars, writer, whole_names = _scan(paths, settings, places, ObjectStore(access))
+    _warn_of_lists(tars, settings)
     left_out = writer.left_out = _count_left_out(tars)
     names = writer.keys
     if not names:
@@ -149,6 +144,16 @@ def index_tars(paths: Sequence[bytes], settings: IndexSettings, access: Access) 
             lost = list(compress(names, which.tolist()))
             left_out.add(why, min(lost), len(lost))
     return writer, take_labels(writer, found, np.flatnonzero(~rows.left_out))
+
+
+def _warn_of_lists(tars: Sequence[TarSamples], settings: IndexSettings) -> None:
+    """Warn of tars with a list of members that was not used."""
+    unused = [tar for tar in tars if tar.unused_list]
+    if unused:
+        warn_user(
+            f"the list of members (.{settings.member_list}) of {len(unused):,} of {len(tars):,} tars was not used, and "
+            f"all headers were read: {printable(unused[0].container.name)}: {unused[0].unused_list}"
+        )
 
 
 def _count_left_out(tars: Sequence[TarSamples]) -> LeftOut:
@@ -306,7 +311,7 @@ def _scan(
 
         def scan(*, whole_names: bool) -> tuple[list[TarSamples], SamplesWriter]:
             tars, writer = list[TarSamples](), SamplesWriter(kind=KIND)
-            for tar in scan_tars(paths, image, places, store, show, whole_names):
+            for tar in scan_tars(paths, image, places, store, show, whole_names, settings.member_list):
                 tar.move_samples(writer)
                 tars.append(tar)
                 if tar.series is not None and not image and not whole_names:
@@ -327,69 +332,6 @@ def _scan(
         if whole_names:
             tars, writer = scan(whole_names=True)
         return tars, writer, whole_names
-
-
-class _Stopped(Exception):
-    """Raised in a scan that nobody waits for."""
-
-
-def scan_tars(
-    paths: Sequence[bytes],
-    image: Sequence[bytes],
-    places: LabelPlaces,
-    store: ObjectStore,
-    progress: Callable[[int, int], None],
-    whole_names: bool = False,
-) -> Iterator[TarSamples]:
-    """Yield the samples of each tar, in order; threads wait for storage in parallel and share one processor.
-
-    Args:
-        paths: paths of the files.
-        image: suffixes of the images; none for automatic.
-        places: where labels may be.
-        store: reads tars at URLs.
-        progress: called periodically with (bytes scanned, bytes of all tars).
-        whole_names: whether keys go up to the last dot of a name.
-
-    Raises the LoaderError of the first tar that has one.
-    """
-    passed, sizes, stopped = [0] * len(paths), [0] * len(paths), threading.Event()
-
-    def scan(number: int) -> TarSamples:
-        with open_tar(paths[number], store) as tar:
-            samples, reader = TarSamples(tar.container), TarReader(tar)
-            sizes[number] = tar.container.size
-
-            def report() -> None:
-                passed[number] = reader.position
-                if stopped.is_set():
-                    raise _Stopped
-
-            MemberJoin(samples, image, places, whole_names, report).read(reader)
-        passed[number] = tar.container.size
-        if samples.is_empty:
-            raise LoaderError("E-NODATA", "the tar contains no file", fix=_FIX_EMPTY, path=tar.container.name)
-        return samples
-
-    def wait_for(scanned: Future[TarSamples]) -> TarSamples:
-        while True:
-            with contextlib.suppress(TimeoutError):
-                return scanned.result(_LOOK_EVERY_S)
-            progress(sum(passed), sum(sizes))
-
-    workers = min(len(paths), _REMOTE_WORKERS if any(map(is_url, paths)) else many_workers(available_cpus()))
-    with ThreadPoolExecutor(workers, thread_name_prefix="penstock-tar") as pool:
-        try:
-            waiting: deque[Future[TarSamples]] = deque()
-            for number in range(len(paths)):
-                waiting.append(pool.submit(scan, number))
-                if len(waiting) >= workers + _AHEAD:
-                    yield wait_for(waiting.popleft())
-            while waiting:
-                yield wait_for(waiting.popleft())
-        finally:
-            stopped.set()
-            pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _describe(paths: Sequence[bytes]) -> str:

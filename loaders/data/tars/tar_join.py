@@ -54,6 +54,7 @@ class TarSamples:
         left_out: entries that are not served.
         suffixes: suffixes of all members.
         is_empty: whether the tar has no regular file.
+        unused_list: why the list of its members was not used; "" if there was none to use, or it was.
     """
 
     container: Container
@@ -69,6 +70,7 @@ class TarSamples:
     left_out: LeftOut = field(default_factory=LeftOut)
     suffixes: tuple[bytes, ...] = ()
     is_empty: bool = False
+    unused_list: str = ""
 
     def move_samples(self, writer: SamplesWriter) -> None:
         """Add the samples to `writer`; afterwards only it holds their names, and places in the tar."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -51,6 +52,7 @@ TAR_OPTIONS = (
     "missing_labels",
     "text",
     "missing_text",
+    "member_list",
     "rescan",
     "index",
     *REMOTE_OPTIONS,
@@ -66,6 +68,7 @@ def open_tars(
     missing_labels: str = RAISE,
     text: str | None = None,
     missing_text: str = RAISE,
+    member_list: str | None = None,
     rescan: bool = False,
     index: BucketIndex | None = None,
     **reading: Any,
@@ -89,12 +92,10 @@ def open_tars(
             (of numbers, or of class names) are served as float32; others are class names. A list of "cls" and
             "json:FIELD" gives several labels, named by the fields. The suffix ":float" serves integers as float32.
         classes: class names, by class number; for several labels, a dict of them.
-        missing_labels: "raise" for samples without a label (an absent or empty member, null, NaN, class number -1), or
-            "leave_out".
-        text: where the texts are, such as captions: the suffix of a member, "txt", or "json:FIELD", a text or a list of
-            texts in a .json member. They are the field `text`.
-        missing_text: "raise" for samples without a text (an absent or empty member, null, an empty list), or
-            "leave_out".
+        missing_labels: "raise" for samples without a label (absent, empty, null, NaN, -1), or "leave_out".
+        text: where the texts are, the field `text`: a suffix, "txt", or "json:FIELD", a text or a list of texts.
+        missing_text: "raise" for samples without a text (absent, empty, null, an empty list), or "leave_out".
+        member_list: suffix of lists of members next to the tars, "idx" (DALI's wds2idx) or "json" (hfutils, webshart).
         rescan: whether to make the index again.
         index: an index from a bucket, which is neither made nor compared here.
         reading: fields of RemoteOptions.
@@ -104,6 +105,7 @@ def open_tars(
     a damaged one, E-UNSUPPORTED for a sparse one, E-MISUSE for a table that lacks a sample; ValueError for options.
     """
     settings = _read_settings(image, label, classes, missing_labels, TextOptions.checked(text, missing_text))
+    settings = replace(settings, member_list=_checked_suffix(member_list))
     reads, paths = check_reading(paths, **reading), list(map(absolute, paths))
     options: dict[str, Any] = {"image": image, "label": label, "classes": classes, "missing_labels": missing_labels}
     options |= {"text": text, "missing_text": missing_text}
@@ -114,7 +116,7 @@ def open_tars(
     if settings.table is not None and isinstance(label, (str, os.PathLike)):
         options["label"] = os.path.abspath(label)
     _warn_of_content(samples, paths, may_be_parts=label is None and classes is None)
-    reopen = partial(open_tars, paths, **options, index=index, **reading)
+    reopen = partial(open_tars, paths, **options, member_list=member_list, index=index, **reading)
     images = serve_samples(samples, reads, lambda rescan: only_whole(reopen(rescan=rescan)), index)
     return serve_labels(images, labels, has_list=classes is not None)
 
@@ -213,6 +215,13 @@ def _list_url(url: bytes, access: Access) -> tuple[list[str], list[str]]:
 
     shown = [name for name in list_once(url, list_folder) if name[len(folder)] != "."]
     return [name for name in shown if name.endswith("/")], [name for name in shown if not name.endswith("/")]
+
+
+def _checked_suffix(member_list: object) -> str | None:
+    suffix = member_list.lstrip(".") if isinstance(member_list, str) else ""
+    if member_list is not None and (not suffix or "/" in suffix):
+        raise ValueError(f"member_list must be a suffix such as 'idx' or 'json', got {shown(member_list)}")
+    return suffix or None
 
 
 def _checked_image(image: object) -> tuple[bytes, ...]:

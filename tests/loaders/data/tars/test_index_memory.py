@@ -13,10 +13,10 @@ import pytest
 from tar_files import END, entry
 
 from penstock.loaders.data.remote.object_store import ObjectStore
-from penstock.loaders.data.tars import tar_index
+from penstock.loaders.data.tars import tar_scan
 from penstock.loaders.data.tars.packed_members import ImageNames, KeyNumbers, PlacedTexts
-from penstock.loaders.data.tars.tar_index import scan_tars
 from penstock.loaders.data.tars.tar_labels import label_places
+from penstock.loaders.data.tars.tar_scan import scan_tars
 from penstock.loaders.data.tars.tar_source import open_tars
 
 TARS, SAMPLES = 8, 1000
@@ -45,7 +45,7 @@ def test_indexing_takes_at_most_100_bytes_per_sample_besides_the_index(
     tiny_tars: list[bytes], options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(tar_index, "many_workers", lambda cpus: 8)
+    monkeypatch.setattr(tar_scan, "many_workers", lambda cpus: 8)
     open_tars(tiny_tars, **options)  # imports and caches
     tracemalloc.start()
     try:
@@ -60,10 +60,10 @@ def test_indexing_takes_at_most_100_bytes_per_sample_besides_the_index(
 
 def test_only_some_tars_are_scanned_ahead(tiny_tars: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
     opened = []
-    plain = tar_index.open_tar
-    monkeypatch.setattr(tar_index, "_AHEAD", 1)
-    monkeypatch.setattr(tar_index, "many_workers", lambda cpus: 2)
-    monkeypatch.setattr(tar_index, "open_tar", lambda path, store: (opened.append(path), plain(path, store))[1])
+    plain = tar_scan.open_tar
+    monkeypatch.setattr(tar_scan, "_AHEAD", 1)
+    monkeypatch.setattr(tar_scan, "many_workers", lambda cpus: 2)
+    monkeypatch.setattr(tar_scan, "open_tar", lambda path, store: (opened.append(path), plain(path, store))[1])
     many = 2 * tiny_tars
     for number, _ in enumerate(scan_tars(many, (), label_places("shard"), ObjectStore(), lambda done, total: None)):
         assert len(opened) <= number + 3

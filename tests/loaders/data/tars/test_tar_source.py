@@ -21,7 +21,7 @@ from penstock.loaders import create_loader, open_source
 from penstock.loaders.data.files.image_folder import ImageFolder
 from penstock.loaders.data.files.indexed_source import IndexedSource
 from penstock.loaders.data.files.left_out import NO_IMAGE, NO_SAMPLES, OTHER_IMAGE
-from penstock.loaders.data.tars import tar_index, tar_join, tar_source
+from penstock.loaders.data.tars import tar_index, tar_join, tar_scan, tar_source
 from penstock.loaders.data.tars.tar_headers import AFTER_END, TarReader
 from penstock.loaders.data.tars.tar_source import is_tar_folder
 from penstock.pipelines.errors import LoaderError
@@ -334,7 +334,7 @@ def test_a_long_scan_is_shown(shards: Path, monkeypatch: pytest.MonkeyPatch) -> 
     progress: list[str] = []
     monkeypatch.setattr(tar_index.ProgressBar, "show", lambda bar, done, total, what: progress.append(what))
     read = TarReader.read
-    monkeypatch.setattr(tar_index, "_LOOK_EVERY_S", 0.001)
+    monkeypatch.setattr(tar_scan, "_LOOK_EVERY_S", 0.001)
     monkeypatch.setattr(TarReader, "read", lambda *a: (time.sleep(0.02), read(*a))[1])
     assert len(open_source(shards)) == 12
     assert set(progress) == {"indexing 3 tar files"}
