@@ -31,7 +31,9 @@ class DataOptions:
     ] = None
     root: str | None = setting(None, "Folder that the paths in a table are relative to.")
     index: str | None = setting(None, "Data by URL: folder or URL of an index that `penstock index --out` wrote.")
-    requests: int | None = setting(None, "Data by URL: concurrent requests, 64 by default.", min=1)
+    requests: int | None = setting(
+        None, "Data by URL: most concurrent requests; by default, as many as are worth it.", min=1
+    )
     bytes_ahead: int | None = setting(
         None, "Data by URL: bytes to fetch before they are needed, 256 MiB by default.", min=1
     )

@@ -56,7 +56,7 @@ class StoreCeiling:
         self._first_byte_s: list[float]
         self._lone_s: list[float]
         self._runs: dict[int, list[_Run]]
-        self.begin(self._remotes[0].options.requests)
+        self.begin(self._remotes[0].options.first_requests)
 
     @property
     def more_requests(self) -> int | None:

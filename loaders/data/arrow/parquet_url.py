@@ -63,7 +63,7 @@ class UrlParquetSource(ParquetSource):
         self._room = 0 if options.local_cache is None else options.local_bytes or 1 << 62
         self._lock, self._ahead = threading.Lock(), dict[int, int]()  # group -> bytes
         self._decoders = ThreadPoolExecutor(_GROUPS, "penstock-groups")
-        self._fetchers = ThreadPoolExecutor(options.requests, "penstock-fetch")
+        self._fetchers = ThreadPoolExecutor(options.first_requests, "penstock-fetch")
         forgetting.add(self)
 
     @property

@@ -19,6 +19,7 @@ CONNECT_TIMEOUT_S = 10
 # A request that receives fewer than these bytes per second for these seconds has no answer: a slow line is faster.
 STALLED_BYTES_PER_S, STALLED_S = 1024, 20
 _BUFFER_BYTES = 256 << 10
+_LOOK_EVERY_S = 0.05  # at a limit of 0
 _IDLE_S = 30.0  # then the thread ends, and with it its connections
 _MAX_REDIRECTS = 10
 _NAME_SIZES = {len(name) for name in ("etag", "last-modified", "content-range", "content-encoding")}
@@ -175,6 +176,8 @@ class _Loop:
         state, curl = self._state, self._curl
         self._begin()
         wait_s = _IDLE_S if self._due is None else max(0.0, self._due - time.monotonic())
+        if state.queue and not self._under_way:  # the limit is 0 for now
+            wait_s = min(wait_s, _LOOK_EVERY_S)
         events = self._epoll.poll(wait_s)
         for fd, event in events:
             if fd == state.wake_fd:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, NamedTuple
 
 from penstock.loaders.data.remote.certificates import trusted_place
@@ -13,12 +14,16 @@ from penstock.loaders.data.remote.curl_requests import Answer, CurlRequests, Job
 from penstock.loaders.data.remote.local_copy import LocalCopy
 from penstock.loaders.data.remote.object_store import ObjectStore
 from penstock.loaders.data.remote.plain_requests import PlainRequests
+from penstock.loaders.data.requests.pace import Pace
+from penstock.loaders.data.requests.paced_threads import PacedThreads
 from penstock.loaders.data.requests.request_retries import Deadline
 from penstock.loaders.data.samples.version import Version
+from penstock.loaders.system.retries import HEALING_STATUS
 from penstock.pipelines.errors import LoaderError
 
 MAX_GAP_BYTES = 64 << 10  # gap between ranges in one request: costs less than another request
 MAX_REQUEST_BYTES = 4 << 20
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 10.0
 
 
 class Range(NamedTuple):
@@ -72,7 +77,7 @@ class Fetcher:
     Args:
         store: reads the objects.
         find: returns the range of a sample.
-        requests: number of concurrent requests.
+        pace: says how many requests may be under way, and learns from their answers.
         bytes_ahead: limit of bytes announced and not yet taken; only a batch that is needed now may exceed it.
         local: local copy that stores fetched samples, if there is one.
     """
@@ -81,15 +86,16 @@ class Fetcher:
         self,
         store: ObjectStore,
         find: Callable[[int], Range],
-        requests: int,
+        pace: Pace,
         bytes_ahead: int,
         local: LocalCopy | None = None,
     ) -> None:
         self._store, self._find, self._bytes_ahead, self._local = store, find, bytes_ahead, local
-        self._num_threads = requests
-        self._pool: ThreadPoolExecutor | None = None
+        self._pace = store.pace = pace
+        self._threads = PacedThreads(pace)
         self._curl: CurlRequests | None = None
         self._may_curl = has_curl()
+        self._pause_s = self._resume_at = 0.0  # of requests by libcurl, while the server refuses them
         self._plain = PlainRequests(store.access.headers.pairs)
         self._lock = threading.Lock()
         self._arrived = threading.Condition(self._lock)
@@ -129,8 +135,8 @@ class Fetcher:
         if jobs:
             with self._lock:
                 if self._curl is None:
-                    limit, scheme = self._num_threads, places[0].url.partition(":")[0]
-                    self._curl = CurlRequests(lambda: limit, trusted_place(scheme))
+                    scheme = places[0].url.partition(":")[0]
+                    self._curl = CurlRequests(_limit_of(self), trusted_place(scheme))
                 curl = self._curl
             curl.submit(jobs)
 
@@ -193,12 +199,14 @@ class Fetcher:
             with self._arrived:
                 self._arrived.notify_all()
 
+    @property
+    def curl_limit(self) -> int:
+        """Number of requests by libcurl that may be under way now."""
+        return self._pace.limit if time.monotonic() >= self._resume_at else 0
+
     def _submit(self, parts: list[_Coming]) -> None:
         """Let a thread read a request from the store."""
-        with self._lock:
-            if self._pool is None:
-                self._pool = ThreadPoolExecutor(self._num_threads, "penstock-fetch")
-        self._pool.submit(self._begin, parts)
+        self._threads.submit(partial(self._begin, parts))
 
     def _begin(self, parts: list[_Coming]) -> None:
         parts = [part for part in parts if not part.is_forgotten]
@@ -244,15 +252,32 @@ class Fetcher:
         first, last = parts[0].wanted, parts[-1].wanted
         size = last.start + last.size - first.start
         if self._plain.is_right(answer, first.start, size, first.version):
+            self._pause_s = 0.0
+            self._pace.answered(answer.seconds, size)
             self._store.count(size)
             self._deliver(parts, memoryview(answer.data))
             return
         self._plain.forget(first.url)
-        if not 400 <= answer.status < 429:  # these do not heal
-            self._store.count_retry()
         if answer.is_untrusted:  # libcurl finds other certificates than the store: do not ask it again
             self._may_curl = False
+        elif answer.status == 0 or answer.status in HEALING_STATUS:
+            self._store.count_retry()
+            self._pace.busy()
+            # Meanwhile the store repeats the requests that failed.
+            self._pause_s = min(_LONGEST_PAUSE_S, 2 * self._pause_s or _FIRST_PAUSE_S)
+            self._resume_at = time.monotonic() + self._pause_s
         self._submit(parts)
+
+
+def _limit_of(fetcher: Fetcher) -> Callable[[], int]:
+    """Return a function that returns the number of requests that libcurl may have under way; it keeps no reference."""
+    weak = weakref.ref(fetcher)
+
+    def limit() -> int:
+        now = weak()
+        return 0 if now is None else now.curl_limit
+
+    return limit
 
 
 class _RangeJob(Job):

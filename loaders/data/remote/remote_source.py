@@ -21,6 +21,7 @@ from penstock.loaders.data.remote.object_stats import is_current
 from penstock.loaders.data.remote.object_store import ObjectStore, is_url, warn_of_no_version
 from penstock.loaders.data.remote.path_or_url import HTTP, without_key
 from penstock.loaders.data.remote.pinned_urls import without_commit
+from penstock.loaders.data.requests.pace import MOST_REQUESTS, Pace
 from penstock.loaders.data.samples.samples import Samples
 from penstock.loaders.data.samples.version import Version
 from penstock.loaders.system.saved_columns import drop_index
@@ -34,14 +35,14 @@ class RemoteOptions(Access):
     """Options for reading data and for fetching remote data.
 
     Attributes:
-        requests: number of concurrent requests per process.
+        requests: maximum number of concurrent requests per process; by default as many as raise the throughput.
         bytes_ahead: number of bytes that may be fetched before they are needed, per process.
         local_cache: folder for a copy of fetched data, shared by the processes of a machine; None for no copy.
         local_bytes: approximate limit of the copy in bytes; by default the size of the data.
         max_file_bytes: a larger sample is refused before it is fetched.
     """
 
-    requests: int = 64
+    requests: int | None = None
     bytes_ahead: int = 256 << 20
     local_cache: AnyPath | None = None
     local_bytes: int | None = None
@@ -49,10 +50,18 @@ class RemoteOptions(Access):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("requests", "bytes_ahead", "max_file_bytes"):
-            checked_int(name, getattr(self, name), 1)
-        if self.local_bytes is not None:
-            checked_int("local_bytes", self.local_bytes, 1)
+        for name in ("requests", "local_bytes", "bytes_ahead", "max_file_bytes"):
+            if getattr(self, name) is not None or name in ("bytes_ahead", "max_file_bytes"):
+                checked_int(name, getattr(self, name), 1)
+
+    @property
+    def first_requests(self) -> int:
+        """Number of concurrent requests before their answers have taught a better one."""
+        return self.requests or FIRST_REQUESTS
+
+    def make_pace(self) -> Pace:
+        """Return a pace for the requests of a process."""
+        return Pace(self.first_requests, self.bytes_ahead, self.requests or MOST_REQUESTS)
 
 
 class Request(NamedTuple):
@@ -69,6 +78,7 @@ class Request(NamedTuple):
     images: float
 
 
+FIRST_REQUESTS = 64
 _MOST_OBJECTS = 4096  # whose URL and version are kept
 REMOTE_OPTIONS = (
     "requests",
@@ -160,7 +170,7 @@ class RemoteSource(IndexedSource):
             folder = os.path.join(os.fsencode(options.local_cache), _name_copy(samples))
             self.local = LocalCopy(folder, samples, options.local_bytes or 1 << 62)
         self._ranges = _Ranges(samples)
-        self._fetcher = Fetcher(self.store, self._ranges.find, options.requests, options.bytes_ahead, self.local)
+        self._fetcher = Fetcher(self.store, self._ranges.find, options.make_pace(), options.bytes_ahead, self.local)
         self._failed: dict[int, LoaderError] = {}  # errors in locate(), raised by read()
 
     @property

@@ -26,7 +26,7 @@ def copy_urls(paths: list[bytes], options: RemoteOptions) -> list[bytes]:
     if not is_url(paths[0]):
         return paths
     _cache_folder(paths[0], options)
-    with ThreadPoolExecutor(options.requests) as pool:
+    with ThreadPoolExecutor(options.first_requests) as pool:
         found = list(pool.map(ObjectStore(options).stat, map(bytes.decode, paths)))
     _refuse_large(sum(about.size for about in found), options)
     return [copy_whole(url, options, found=about) for url, about in zip(paths, found, strict=True)]
@@ -71,7 +71,7 @@ def copy_whole(
             if not is_there():
                 _refuse_large(found.size + sum(entry.stat().st_size for entry in os.scandir(folder)), options)
                 bar = ProgressBar("copying", show_after_s=show_after_s)
-                replace_file(path, lambda file: _fetch(store, url, found, file, options.requests, bar))
+                replace_file(path, lambda file: _fetch(store, url, found, file, options.first_requests, bar))
     except OSError as error:
         fix = "free disk space, or pass another local_cache folder, on a local disk"
         raise LoaderError("E-NOSPC", f"cannot copy it: {error.strerror or error}", fix=fix, path=path) from error

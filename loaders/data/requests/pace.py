@@ -24,10 +24,11 @@ class Pace:
 
     Attributes:
         limit: number of concurrent requests allowed now.
+        most: the highest limit.
     """
 
     def __init__(self, requests: int, bytes_ahead: int, most: int = MOST_REQUESTS) -> None:
-        self.limit, self._first, self._most = requests, requests, max(requests, most)
+        self.limit, self._first, self.most = requests, requests, max(requests, most)
         self._bytes_ahead, self._lock = bytes_ahead, threading.Lock()
         self._latency_s, self._mean_bytes = 0.0, 0.0
         self._busy_at = -1e9
@@ -78,7 +79,7 @@ class Pace:
             self._wait -= 1
             return
         self._before, self._rate = self.limit, rate
-        self._set(min(self._most, self.limit + step))
+        self._set(min(self.most, self.limit + step))
         if self.limit == self._before:
             self._before = 0
 

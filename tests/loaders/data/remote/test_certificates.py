@@ -14,6 +14,7 @@ from penstock.loaders.data.remote.curl_requests import has_curl
 from penstock.loaders.data.remote.fetcher import Fetcher, Range
 from penstock.loaders.data.remote.object_store import ObjectStore
 from penstock.loaders.data.requests import request_retries
+from penstock.loaders.data.requests.pace import Pace
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +87,9 @@ def test_libcurl_trusts_the_same_files(monkeypatch: pytest.MonkeyPatch, authorit
 
     def fetch() -> bytes:
         store = ObjectStore()
-        fetcher = Fetcher(store, lambda at: Range(at, f"{url}/a.bin", 0, len(BODY), found.version), 1, 1 << 20)
+        fetcher = Fetcher(
+            store, lambda at: Range(at, f"{url}/a.bin", 0, len(BODY), found.version), Pace(1, 1 << 20, 1), 1 << 20
+        )
         if is_trusted:
             monkeypatch.setattr(store, "read", None)
         return bytes(fetcher.take(0))

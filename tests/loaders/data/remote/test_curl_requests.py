@@ -20,6 +20,7 @@ from penstock.loaders.data.remote.curl_requests import Answer, CurlRequests, Job
 from penstock.loaders.data.remote.fetcher import Fetcher, Range
 from penstock.loaders.data.remote.object_store import ObjectStore
 from penstock.loaders.data.remote.plain_requests import PlainRequests
+from penstock.loaders.data.requests.pace import Pace
 from penstock.loaders.data.samples.version import Version
 from penstock.pipelines.errors import LoaderError
 
@@ -266,7 +267,7 @@ def test_what_libcurl_cannot_read_is_read_by_the_store(monkeypatch: pytest.Monke
 
     with serve_data(respond) as (url, _):
         version, store = Version.of_object(ETAG, None, len(DATA)), ObjectStore()
-        fetching = Fetcher(store, lambda at: Range(at, f"{url}/a", 200 * at, 100, version), 4, 1 << 20)
+        fetching = Fetcher(store, lambda at: Range(at, f"{url}/a", 200 * at, 100, version), Pace(4, 1 << 20), 1 << 20)
         fetching.announce(range(len(WRONG) + 3))
         for at in range(len(WRONG) + 3):
             assert bytes(fetching.take(at)) == DATA[200 * at : 200 * at + 100]

@@ -28,6 +28,7 @@ from penstock.loaders.data.remote.fetcher import Fetcher, Range
 from penstock.loaders.data.remote.object_store import ObjectStore
 from penstock.loaders.data.remote.path_or_url import read_whole
 from penstock.loaders.data.requests import request_retries
+from penstock.loaders.data.requests.pace import Pace
 
 NUM_PHOTOS = 37
 TARS = "s3://photos/set/train-*.tar"
@@ -183,7 +184,7 @@ def test_an_object_that_is_replaced_during_an_epoch_is_refused(s3: S3Server, pho
 def test_libcurl_reads_signed_addresses_and_signs_refused_ones_again(monkeypatch: pytest.MonkeyPatch) -> None:
     url, store = "s3://photos/set/train-0001.tar", ObjectStore()
     found = store.stat(url)
-    fetching = Fetcher(store, lambda at: Range(at, url, 0, found.size, found.version), 1, 1 << 20)
+    fetching = Fetcher(store, lambda at: Range(at, url, 0, found.size, found.version), Pace(1, 1 << 20, 1), 1 << 20)
     read = store.read
     monkeypatch.setattr(store, "read", None)
     expected = bytes(fetching.take(0))

@@ -21,6 +21,7 @@ from penstock.loaders.data.remote.fetcher import Fetcher, Range
 from penstock.loaders.data.remote.object_store import ObjectStore
 from penstock.loaders.data.remote.remote_object import Part
 from penstock.loaders.data.requests import request_retries, time_limits
+from penstock.loaders.data.requests.pace import Pace
 from penstock.loaders.data.samples.version import Version
 from penstock.loaders.system import retries
 
@@ -155,7 +156,9 @@ def test_all_attempts_at_a_sample_and_its_neighbours_end_within_retry_s(
     monkeypatch.setattr(retries, "time", clock)
     monkeypatch.setattr(object_store, "client_of", lambda url, headers=(): client)
     monkeypatch.setattr(fetcher, "has_curl", lambda: False)
-    fetching = Fetcher(ObjectStore(), lambda at: Range(at, "http://host/a.bin", at, 1, Version(7)), 1, 1 << 20)
+    fetching = Fetcher(
+        ObjectStore(), lambda at: Range(at, "http://host/a.bin", at, 1, Version(7)), Pace(1, 1 << 20, 1), 1 << 20
+    )
     fetching.announce(range(50))
     for at in range(50):
         with pytest.raises(LoaderError, match="dead"):
@@ -249,7 +252,9 @@ def test_forgotten_requests_are_not_started(server: RangeServer) -> None:
     """A thread that waits for a forgotten sample requests it again."""
     server.delay_s = 0.2
     version = ObjectStore().stat(f"{server.url}/0.bin").version
-    fetching = Fetcher(ObjectStore(), lambda at: Range(at, f"{server.url}/0.bin", at, at + 4, version), 1, 1 << 20)
+    fetching = Fetcher(
+        ObjectStore(), lambda at: Range(at, f"{server.url}/0.bin", at, at + 4, version), Pace(1, 1 << 20, 1), 1 << 20
+    )
     before = server.requests["all"]
     for at in range(21):
         fetching.announce([at])
@@ -275,7 +280,8 @@ def test_a_program_does_not_fetch_the_rest_when_it_ends(
         "from penstock.loaders.data.remote.object_store import ObjectStore\n"
         "store, url = ObjectStore(), sys.argv[1]\n"
         "version = store.stat(url).version\n"
-        "fetcher = Fetcher(store, lambda at: Range(at, url, at, 10, version), 2, 1 << 20)\n"
+        "from penstock.loaders.data.requests.pace import Pace\n"
+        "fetcher = Fetcher(store, lambda at: Range(at, url, at, 10, version), Pace(2, 1 << 20, 2), 1 << 20)\n"
         "for at in range(100):\n"
         "    fetcher.announce([at])\n"
         "fetcher.take(0)\n"
