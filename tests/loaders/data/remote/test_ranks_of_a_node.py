@@ -29,13 +29,13 @@ from penstock.loaders.data.remote.obstore_client import ObstoreClient
 
 count = 0
 def counted(request):
-    def counting(*arguments):
+    def counting(*arguments, **named):
         global count
         count += 1
-        return request(*arguments)
+        return request(*arguments, **named)
     return counting
 
-for name in ("stat", "read", "list", "list_folder"):
+for name in ("stat", "read", "list_pages", "list_folder"):
     setattr(ObstoreClient, name, counted(getattr(ObstoreClient, name)))
 spec, out, options = json.loads(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3])
 if spec == "list":
