@@ -6,7 +6,7 @@ import threading
 import time
 
 MOST_REQUESTS = 256
-_STEP = 8  # a window without a busy answer adds an eighth of the first limit, and at least one request
+_STEP = 8  # a window without a busy answer adds an eighth of the first limit, less to a small limit
 _GAIN = 0.4  # of a wider limit that must show in the throughput
 _PATIENCE = 16  # windows until a wider limit that gained nothing is tried again
 
@@ -68,7 +68,7 @@ class Pace:
         if self._waited_s < 0.75 * self.limit * seconds:  # fewer were under way than allowed: nothing is learned
             return
         if self.limit < self._first:
-            self._set(min(self._first, self.limit + step))
+            self._set(min(self._first, self.limit + max(1, min(step, self.limit // 4))))
             return
         if self._before:
             grown = self.limit / self._before - 1

@@ -145,6 +145,21 @@ def test_answers_that_may_be_wrong_forever_are_repeated_a_few_times(clock: Clock
     assert (storage.requests, clock.now - 1000 < 10) == (5, True)
 
 
+def test_the_next_attempt_uses_credentials_that_were_corrected(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within the retries of a running request: files or variables changed, so there is another client."""
+    expired, right = Storage(clock, status_error(403), 1e9), Storage(clock, status_error(500), 1100)
+    for first in (expired, Storage(clock, status_error(503), 1e9)):
+
+        def client_of(url: str, headers: object, one: Storage = first) -> Storage:
+            return right if one.requests else one
+
+        monkeypatch.setattr(object_store, "ask_pause_s", lambda client, url, error: None)
+        monkeypatch.setattr(object_store, "client_of", client_of)
+        assert ObjectStore().read(URL, 0, 9, FOUND.version).data == b"x" * 9
+        assert first.requests == 1
+    assert right.requests > 2
+
+
 # ---- Retry-After ----
 
 
