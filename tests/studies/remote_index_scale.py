@@ -29,6 +29,7 @@ import billion_samples
 import numpy as np
 
 from penstock.loaders import open_source
+from penstock.loaders.data.indexes.bucket_index import PART_BYTES
 from penstock.loaders.data.indexes.write_bucket_index import write_bucket_index
 from penstock.loaders.data.labels.collect_texts import NO_TEXTS, RAISE
 from penstock.loaders.data.remote.object_store import ObjectStore
@@ -172,11 +173,16 @@ def run_node(folder: Path, url: str, ranks: int, spec: str, index: str | None, f
         )
         for rank in range(ranks)
     ]
+    lines = []
+    for word in ("", "go\n"):  # each ends when all have looked, because shared pages of the last process are private
+        for process in started:
+            assert process.stdin is not None
+            process.stdin.write(word)
+            process.stdin.flush()
+        lines = [process.stdout.readline() for process in started if process.stdout is not None]
     for process in started:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-    found = [process.communicate("go\n")[0] for process in started]
-    return list(map(json.loads, found))
+        process.communicate()
+    return list(map(json.loads, lines))
 
 
 def write_index(folder: Path, samples: int, shards: int) -> dict[str, Any]:
@@ -215,16 +221,15 @@ def predict(index: dict[str, Any], alone: dict[str, Any], first: list[Any], link
     """Return what a billion samples would take, in proportion to the measured samples."""
     scale = BILLION / index["samples"]
     gb = index["bytes_per_sample"] * BILLION / 1e9
-    slowest, fastest = (choose(rank["open_s"] for rank in first) for choose in (max, min))
     return {
         "samples": BILLION,
         "shards": BILLION_SHARDS,
         "index_gb": round(gb, 1),
         "download_s_at_link": round(gb * 1000 / link_mb_s),
         "link_mb_per_s": link_mb_s,
-        "first_opening_s_here": [round(fastest * scale), round(slowest * scale)],
-        "later_opening_s_here": round(alone["open_s"] * scale),
-        "requests_of_a_node_first": 2 + round(gb * 1e9 / (8 << 20)),
+        "first_opening_of_all_ranks_s_here": round(max(rank["open_s"] for rank in first) * scale),
+        "later_opening_of_a_process_s_here": round(alone["open_s"] * scale),
+        "requests_of_a_node_first": 2 + round(gb * 1e9 / PART_BYTES),
         "requests_of_a_node_later": 2,
         "requests_without_an_index": "per node: 256 HEADs, and 100 pages for a * pattern; once: the tars' headers",
     }
@@ -242,7 +247,8 @@ def main() -> None:
     options.add_argument("--open", nargs="+")
     given = options.parse_args()
     if given.open:
-        print(json.dumps(open_as_rank(*given.open, *[None] * (2 - len(given.open)))))
+        print(json.dumps(open_as_rank(*given.open, *[None] * (2 - len(given.open)))), flush=True)
+        sys.stdin.read()
         return
     folder: Path = given.folder
     with serve(folder, given.listed) as (url, counts):

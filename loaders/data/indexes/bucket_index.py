@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
+import re
 from array import array
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -43,8 +45,9 @@ from penstock.pipelines.messages.checked import shown
 
 MANIFEST = b"penstock-index.json"
 TARS, FOLDER, IMAGES = "tar files", "a folder of images", "a list of images"  # kinds of indexed data
-_PART_BYTES, _REQUESTS = 8 << 20, 16  # bytes per request of a download, and requests at once
+PART_BYTES, _REQUESTS = 4 << 20, 16  # bytes per request of a download, and requests at once
 CHUNK = 1 << 14
+_NAME, _DIGEST = re.compile(r"[\w-]+\.index"), re.compile("[0-9a-f]{64}")
 WRITE_IT = "write it again with penstock index DATA --out PLACE"
 _OPTIONS = ("image", "label", "classes", "missing_labels", "text", "missing_text")  # that decide the content
 Saved = TypeVar("Saved", bound=SavedIndex)
@@ -57,6 +60,10 @@ class IndexFile:
     name: str
     num_bytes: Count
     digest: str
+
+    def __post_init__(self) -> None:
+        if not (_NAME.fullmatch(self.name) and _DIGEST.fullmatch(self.digest)):  # they become names of files here
+            raise ValueError("a file of the index has an unusual name or digest")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -235,11 +242,18 @@ def _read_manifest(folder: bytes, name: bytes, access: Access) -> Manifest:
         raise LoaderError("E-CORRUPT", cause, fix=WRITE_IT, path=folder + MANIFEST) from None
     saved = cache_folder()
     if saved is not None:
-        try:
+        before = _load_manifest(name)
+        for file in (before.samples, before.labels) if before is not None else ():
+            if file is not None and file not in (about.samples, about.labels):  # processes that mapped it keep it
+                with contextlib.suppress(OSError):
+                    os.unlink(os.path.join(saved, _name_download(file)))
+        with contextlib.suppress(OSError):  # a full disk: other ranks read it again
             replace_file(os.path.join(saved, name), text)
-        except OSError:  # a full disk: other ranks read it again
-            return about
     return about
+
+
+def _name_download(about: IndexFile) -> bytes:
+    return f"bucket_{about.digest}.index".encode()
 
 
 def _open_file(folder: bytes, about: IndexFile, kind: type[Saved], access: Access, *, verify: bool) -> Saved:
@@ -257,7 +271,7 @@ def _open_file(folder: bytes, about: IndexFile, kind: type[Saved], access: Acces
             return open_checked(place, verify)
         except DamagedIndexError as error:
             raise LoaderError("E-CORRUPT", f"the index is damaged: {error}", fix=WRITE_IT, path=place) from None
-    name = f"bucket_{about.digest}.index".encode()
+    name = _name_download(about)
     found = load_saved(name, open_checked, verify=verify)
     return found or save_index(name, partial(_download, place, about, access), open_checked)
 
@@ -265,11 +279,11 @@ def _open_file(folder: bytes, about: IndexFile, kind: type[Saved], access: Acces
 def _download(place: bytes, about: IndexFile, access: Access, file: BinaryIO) -> None:
     """Write an object to an empty file. Raises LoaderError E-CORRUPT if it is not the expected one."""
     store, digest, url = ObjectStore(access), hashlib.blake2b(digest_size=DIGEST_BYTES), place.decode()
-    starts = iter(range(0, about.num_bytes, _PART_BYTES))
+    starts = iter(range(0, about.num_bytes, PART_BYTES))
     content_bytes, done, last = about.num_bytes - DIGEST_BYTES, 0, b""
 
     def fetch(start: int) -> memoryview:
-        return memoryview(store.read(url, start, min(_PART_BYTES, about.num_bytes - start)).data).cast("B")
+        return memoryview(store.read(url, start, min(PART_BYTES, about.num_bytes - start)).data).cast("B")
 
     what = f"reading the index {printable(place)}"
     with ProgressBar(what, about.num_bytes, show_after_s=SHOW_AFTER_S) as bar, ThreadPoolExecutor(_REQUESTS) as pool:

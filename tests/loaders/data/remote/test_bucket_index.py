@@ -209,6 +209,7 @@ def test_a_stale_index_is_reported_when_a_range_is_read(s3: S3Server, tmp_path: 
         assert f"write the index again with penstock index DATA --out '{INDEX}'" in caught.value.fix
     write_index(data)
     assert bytes(open_source(data, index=INDEX).read(0)) == photo(1)
+    assert len(list((tmp_path / "cache/penstock").glob("bucket_*"))) == 1  # the download of the earlier index is gone
 
 
 def test_a_damaged_index_is_refused(s3: S3Server, tmp_path: Path) -> None:
@@ -231,10 +232,18 @@ def test_a_damaged_index_is_refused(s3: S3Server, tmp_path: Path) -> None:
             assert caught.value.code == "E-CORRUPT"
     s3.client.put_object(Bucket="photos", Key=f"index/{name}", Body=sound)
     assert len(open_source(data, index=INDEX)) == NUM_PHOTOS
-    about["format"] = 2
-    (tmp_path / "index" / MANIFEST.decode()).write_text(json.dumps(about))
-    with pytest.raises(LoaderError, match="not one of this version"):
-        open_source(data, index=tmp_path / "index")
+    file = about["samples"]
+    for changes in (
+        {"format": 2},
+        {"kind": "other"},
+        {"samples": {**file, "digest": "../../x"}},
+        {"samples": {**file, "name": "../x.index"}},
+        {"samples": {**file, "num_bytes": -1}},
+    ):
+        (tmp_path / "index" / MANIFEST.decode()).write_text(json.dumps({**about, **changes}))
+        with pytest.raises(LoaderError, match="not one of this version") as caught:
+            open_source(data, index=tmp_path / "index")
+        assert caught.value.code == "E-CORRUPT"
 
 
 def test_an_index_has_no_addresses_and_no_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
