@@ -146,7 +146,7 @@ def azure_settings() -> dict[str, Any]:
     known = {name.strip().lower(): value.strip() for name, value in parts.items()}
     if known.get("usedevelopmentstorage", "").lower() == "true":
         return {"use_emulator": True}
-    account, endpoint = known.get("accountname", ""), known.get("blobendpoint", "")
+    account, endpoint = known.get("accountname", ""), known.get("blobendpoint", "").rstrip("/")
     if not account and not endpoint:
         cause = f"{_CONNECTION} has neither AccountName nor BlobEndpoint"
         raise LoaderError("E-ACCESS", cause, fix="copy it from the storage account's page of access keys")
@@ -154,7 +154,7 @@ def azure_settings() -> dict[str, Any]:
         protocol, suffix = known.get("defaultendpointsprotocol", "https"), known.get("endpointsuffix")
         endpoint = f"{protocol}://{account}.blob.{suffix or 'core.windows.net'}"
     # The account of "https://me.blob.core.windows.net", and of an emulator, "http://127.0.0.1:10000/me".
-    host, _, path = endpoint.partition("://")[2].rstrip("/").partition("/")
+    host, _, path = endpoint.partition("://")[2].partition("/")
     options: dict[str, Any] = {"account_name": account or path or host.partition(".")[0], "endpoint": endpoint}
     for name, option in (("accountkey", "account_key"), ("sharedaccesssignature", "sas_key")):
         if known.get(name):

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from range_server import serve_ranges
 from tls_server import BODY, Authority, make_authority, serve_tls
 
 from penstock.loaders import LoaderError
@@ -101,3 +102,32 @@ def test_libcurl_trusts_the_same_files(monkeypatch: pytest.MonkeyPatch, authorit
     is_trusted = False
     with pytest.raises(LoaderError, match="UnknownIssuer"):
         fetch()
+
+
+@pytest.mark.parametrize(
+    ("host", "days", "words"),
+    [
+        ("localhost", (-3, -2), "has expired"),
+        ("localhost", (2, 3), "not valid yet"),
+        ("other.example", (-1, 1), "of another host"),
+    ],
+)
+def test_what_is_wrong_with_a_certificate_is_said_at_once(
+    monkeypatch: pytest.MonkeyPatch, authority: Authority, host: str, days: tuple[int, int], words: str
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority.path))
+    with serve_tls(authority.sign(f"{days[0]}-{host}.pem", host, days)) as url:
+        with pytest.raises(LoaderError, match=words) as caught:
+            ObjectStore().stat(f"{url}/a.bin")
+        assert caught.value.code == "E-ACCESS"  # not repeated
+
+
+def test_an_unknown_authority_and_a_server_without_tls_say_what_to_do(url: str, tmp_path: Path) -> None:
+    store = ObjectStore()
+    with pytest.raises(LoaderError, match="E-ACCESS") as caught:
+        store.stat(f"{url}/a.bin")
+    assert "set SSL_CERT_FILE" in caught.value.fix
+    with serve_ranges(tmp_path) as plain, pytest.raises(LoaderError, match="does not use TLS") as caught:
+        store.stat(plain.url.replace("http://", "https://") + "/a.bin")
+    assert "http://" in caught.value.fix
+    assert store.retries == 0
