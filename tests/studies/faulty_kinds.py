@@ -124,8 +124,8 @@ KINDS = [
         SERVED,
     ),
     Kind("every third body cut", lambda ask, web: web.every(3) and ask.give(cut=0.5), SERVED),
-    Kind("every seventh answer at 20 bytes/s", lambda ask, web: web.every(7) and ask.give(pause_s=0.05), SERVED),
-    Kind("no answer to every seventh request", lambda ask, web: web.every(7) and ask.hang(), SERVED),
+    Kind("every fortieth answer at 20 bytes/s", lambda ask, web: web.every(40) and ask.give(pause_s=0.05), SERVED),
+    Kind("no answer to every fortieth request", lambda ask, web: web.every(40) and ask.hang(), SERVED),
     Kind(
         "answers shorter than their range",
         lambda ask, web: web.running and ask.give(fewer=100),
@@ -134,7 +134,7 @@ KINDS = [
     Kind("the whole object instead of a range", lambda ask, web: web.running and ask.give(whole=True), NEVER_WRONG),
     Kind(
         "another range than asked, and says so",
-        lambda ask, web: web.running and ask.give(shift=len(web.files["/data/photos/c0/0000.png"])),
+        lambda ask, web: web.running and ask.give(shift=len(web.files["/data/photos/c0/0000.jpg"])),
         NEVER_WRONG,
     ),
     Kind(

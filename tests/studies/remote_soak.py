@@ -46,7 +46,7 @@ from penstock.pipelines import ImagePipeline
 
 SAMPLES, SIDE, TARS, CLASSES, BATCH = 960, 160, 8, 4, 32
 BUSY = b"HTTP/1.1 503 Slow Down\r\nContent-Length: 0\r\n\r\n"
-SHARES = {"reset": 0.01, "cut": 0.01, "slow": 0.02, "stall": 0.002}  # of the requests
+SHARES = {"reset": 0.005, "cut": 0.005, "slow": 0.005, "stall": 0.001}  # of the requests
 SLOW_BYTES_PER_S, STALL_S = 200_000, 40
 CALM_S, BURST_S, ALIVE_S, DEAD_S = (10, 40), (1, 30), (15, 60), (1, 15)  # drawn between these
 STEP_S = 0.01  # a training step
@@ -63,14 +63,17 @@ LOADERS: dict[str, dict[str, Any]] = {
 
 
 def write_data(folder: Path) -> Path:
-    """Write tars of noise, uncompressed, and the pixels; return the file of the pixels."""
-    truth = np.random.default_rng(0).integers(0, 256, (SAMPLES, SIDE, SIDE, 3), dtype=np.uint8)
+    """Write tars of JPEGs of noise, and the pixels; return the file of the pixels."""
+    draw = np.random.default_rng(0)
+    truth = np.empty((SAMPLES, SIDE, SIDE, 3), np.uint8)
     for number in range(TARS):
         with tarfile.open(folder / f"{number}.tar", "w") as tar:
             for index in range(number * SAMPLES // TARS, (number + 1) * SAMPLES // TARS):
-                png = io.BytesIO()
-                Image.fromarray(truth[index]).save(png, "PNG", compress_level=0)
-                for suffix, data in (("png", png.getvalue()), ("cls", str(index * CLASSES // SAMPLES).encode())):
+                photo = io.BytesIO()
+                noise = Image.fromarray(draw.integers(0, 256, (SIDE, SIDE, 3), dtype=np.uint8))
+                noise.save(photo, "JPEG", quality=95, subsampling=0)  # decoded as by Pillow, to the bit
+                truth[index] = np.asarray(Image.open(photo))
+                for suffix, data in (("jpg", photo.getvalue()), ("cls", str(index * CLASSES // SAMPLES).encode())):
                     member = tarfile.TarInfo(f"{index:06d}.{suffix}")
                     member.size = len(data)
                     tar.addfile(member, io.BytesIO(data))
