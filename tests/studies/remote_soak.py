@@ -51,6 +51,7 @@ SLOW_BYTES_PER_S, STALL_S = 200_000, 40
 CALM_S, BURST_S, ALIVE_S, DEAD_S = (10, 40), (1, 30), (15, 60), (1, 15)  # drawn between these
 STEP_S = 0.01  # a training step
 CACHED_EPOCHS = 3  # then with an empty local cache again
+FEWEST = 3  # epochs in a third
 GROWTH = {"threads": 4, "files": 16, "mb": 64}  # from the first third of the epochs to the last one
 BLOCKS = Blocks(samples=60, group=4)
 LOADERS: dict[str, dict[str, Any]] = {
@@ -260,7 +261,7 @@ class Reader:
 
     def _growth(self) -> dict[str, float]:
         third = len(self.use) // 3
-        if not third:
+        if third < FEWEST:  # the pools of threads still grow
             return {}
         medians = [{k: float(np.median([u[k] for u in part])) for k in GROWTH} for part in self._thirds(third)]
         return {name: medians[1][name] - medians[0][name] for name in GROWTH}
