@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import weakref
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from functools import partial
@@ -171,6 +172,8 @@ class RemoteSource(IndexedSource):
             self.local = LocalCopy(folder, samples, options.local_bytes or 1 << 62)
         self._ranges = _Ranges(samples)
         self._fetcher = Fetcher(self.store, self._ranges.find, options.make_pace(), options.bytes_ahead, self.local)
+        # Bytes that locate() has returned, by sample, as long as its caller has them.
+        self._located: dict[int, weakref.ref[memoryview]] = {}
         self._failed: dict[int, LoaderError] = {}  # errors in locate(), raised by read()
 
     @property
@@ -233,6 +236,8 @@ class RemoteSource(IndexedSource):
             rows["crc"][there] = self.local.records(indices[there])["crc"]
         self.announce(indices[~there & ~coming])  # all at once
         kept: list[memoryview] = []
+        for index in [index for index, known in list(self._located.items()) if known() is None]:
+            self._located.pop(index, None)
         kinds, offsets, sizes = rows["kind"], rows["offset"], rows["size"].tolist()
         fetched = np.flatnonzero(~there)
         for row, index in zip(fetched.tolist(), indices[fetched].tolist(), strict=True):
@@ -245,6 +250,7 @@ class RemoteSource(IndexedSource):
                 self._failed[index] = error
                 continue
             kept.append(data)
+            self._located[index] = weakref.ref(data)
             kinds[row], offsets[row] = ENCODED, np.frombuffer(data, np.uint8).__array_interface__["data"][0]
         return NO_NAMES._replace(kept=kept)
 
@@ -253,11 +259,13 @@ class RemoteSource(IndexedSource):
         path, size = self.path(index), int(self.samples.sizes[index])
         if size > self.options.max_file_bytes:
             raise oversize_error(size, self.options.max_file_bytes, index, path)
-        failed = self._failed.pop(index, None)
+        failed, located = self._failed.pop(index, None), self._located.pop(index, None)
         try:
             if failed is not None:
                 raise failed
-            return bytes(self._fetcher.take(index))
+            # The native library does not decode every format: then the bytes are there already.
+            data = None if located is None else located()
+            return bytes(self._fetcher.take(index) if data is None else data)
         except LoaderError as error:
             fix, place = error.fix, self._about["index_place"]
             if place is not None and error.code in ("E-CHANGED", "E-MISSING"):

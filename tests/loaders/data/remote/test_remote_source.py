@@ -45,6 +45,21 @@ def test_requests_run_concurrently_and_join_neighbours(server: RangeServer, phot
     assert server.requests["all"] < NUM_PHOTOS - 8  # neighbours in a container share a request
 
 
+def test_located_bytes_are_not_fetched_again_for_a_format_decoded_in_python(
+    server: RangeServer, photos: ImageFolder, tmp_path: Path
+) -> None:
+    for options in ({}, {"local_cache": tmp_path / "copy"}):
+        source = open_remote(server, photos, **options)
+        some = np.arange(0, NUM_PHOTOS, 3)
+        names = source.locate(some, np.zeros(len(some), ROW))
+        before = source.store.requests
+        assert [source.read(index) for index in some.tolist()] == [photos.read(index) for index in some.tolist()]
+        assert source.store.requests == before
+        del names  # with the bytes
+        assert source.read(0) == photos.read(0)
+        assert source.store.requests == before + (not options)
+
+
 def test_bytes_ahead_are_bounded(server: RangeServer, photos: ImageFolder) -> None:
     source = open_remote(server, photos, bytes_ahead=1)
     with open_loader(source, workers=0) as loader:
