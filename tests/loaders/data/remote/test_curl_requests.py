@@ -101,6 +101,13 @@ def request(url: str, headers: tuple[str, ...] = ()) -> Answer:
     return job.wait()
 
 
+def wait_until(is_true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not is_true() and time.monotonic() < deadline:
+        time.sleep(0.001)
+    assert is_true()
+
+
 def is_right(answer: Answer) -> bool:
     right = Version.of_object(ETAG, None, len(DATA))
     return PlainRequests().is_right(answer, 3, 100, right)
@@ -272,6 +279,24 @@ def test_what_libcurl_cannot_read_is_read_by_the_store(monkeypatch: pytest.Monke
         for at in range(len(WRONG) + 3):
             assert bytes(fetching.take(at)) == DATA[200 * at : 200 * at + 100]
     assert next(wrong, None) is None
+
+
+def test_more_is_fetched_ahead_only_where_a_loader_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetcher, "_FIRST_AHEAD", 1000)
+    with serve_data(lambda handler, start, end: time.sleep(wait_s) or False) as (url, _):  # type: ignore[func-returns-value]
+        version = Version.of_object(ETAG, None, len(DATA))
+        for wait_s, room in ((0.0, 1000), (0.02, 4000)):
+            places = Pace(4, 1 << 20), 4000
+            fetching = Fetcher(ObjectStore(), lambda at: Range(at, f"{url}/a", at % 50, 100, version), *places)
+            ahead = 0
+            for at in range(80):
+                while fetching.has_room:
+                    fetching.announce([ahead])
+                    ahead += 1
+                if not wait_s:  # a slow consumer
+                    wait_until(lambda now=fetching: all(one.is_done for one in now._coming.values()))  # type: ignore[misc]
+                assert len(fetching.take(at)) == 100
+            assert fetching._room == room
 
 
 def test_without_pycurl_the_store_reads_everything(
