@@ -35,7 +35,7 @@ class DataOptions(TypedDict, total=False):
         rescan: whether to make the index of tars again, although their sizes and times are unchanged.
         index: for URLs, the folder or URL of an index that `penstock index DATA --out PLACE` wrote: the storage is then
             not listed or asked for versions. See docs/guides/remote.md.
-        requests: for URLs, number of concurrent requests per process. See docs/guides/remote.md.
+        requests: for URLs, maximum number of concurrent requests per process. See docs/guides/remote.md.
         bytes_ahead: for URLs, number of bytes that may be fetched before they are needed, per process.
         local_cache: for URLs, folder for a copy of fetched data, shared by the processes of a machine.
         local_bytes: for URLs, approximate limit of the copy in bytes; by default the size of the data.
