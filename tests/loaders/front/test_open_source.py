@@ -60,7 +60,7 @@ def test_an_unknown_kind_of_file_is_refused_with_the_known_kinds(
     monkeypatch.setattr(
         sys.modules["penstock.loaders.front.open_source"],
         "KINDS",
-        [Kind(FILES, "a zip", lambda path, image: True, lambda paths, **options: (paths, options), (), (".zip",))],
+        [Kind(FILES, "a zip", lambda *_: True, lambda paths, **options: (paths, options), (), (".zip",))],
     )
     with pytest.raises(ValueError, match=r"a zip \(\.zip\)"):
         open_source(tmp_path / "data.xyz")
