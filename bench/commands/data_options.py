@@ -30,6 +30,7 @@ class DataOptions:
         ),
     ] = None
     root: str | None = setting(None, "Folder that the paths in a table are relative to.")
+    member_list: str | None = setting(None, "Suffix of lists of members next to tars: idx (wds2idx) or json (hfutils).")
     index: str | None = setting(None, "Data by URL: folder or URL of an index that `penstock index --out` wrote.")
     requests: int | None = setting(
         None, "Data by URL: most concurrent requests; by default, as many as are worth it.", min=1

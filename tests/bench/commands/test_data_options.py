@@ -52,10 +52,12 @@ def test_only_given_options_reach_a_command(tmp_path: Path) -> None:
 
     (tmp_path / "names").write_text("cat\nhot dog, plain\n\n")
     command("x")
+    command("x", member_list="idx")  # type: ignore[call-arg]
     command("x", subset=":9", max_per_class=3, root="/a", classes="cat, dog")  # type: ignore[call-arg]
     command(data="x", image=None, classes=str(tmp_path / "names"))  # type: ignore[call-arg]
     assert seen == [
         ("x", {}),
+        ("x", {"member_list": "idx"}),
         ("x", {"subset": ":9", "max_per_class": 3, "root": "/a", "classes": ["cat", "dog"]}),
         ("x", {"classes": ["cat", "hot dog, plain"]}),
     ]
