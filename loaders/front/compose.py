@@ -15,6 +15,7 @@ from penstock.loaders.data.fields.field_specs import Boxes, Coco, Keypoints, Yol
 from penstock.loaders.data.labels.class_names import warn_of_joined_classes
 from penstock.loaders.data.labels.collect_texts import LEAVE_OUT
 from penstock.loaders.data.labels.labelled import count_labels, label_source
+from penstock.loaders.data.remote.access import Access
 from penstock.loaders.data.sources.contract import SampledSource, Source
 from penstock.loaders.data.sources.data import Data, find_whole, join_sources
 from penstock.loaders.data.sources.step import MixtureShares
@@ -135,10 +136,11 @@ def with_fields(source: SourceLike, **fields: Any) -> SampledSource:
             "a Column has one value per row of a table, but this source serves the rows in another order: add the "
             "fields to the data first, or pass subset= to with_fields"
         )
-    filled = fill_columns(own, source, options.get("root"))
+    access = Access.among(options)
+    filled = fill_columns(own, source, options.get("root"), access)
     if LEAVE_OUT in (options.get("missing_labels"), options.get("missing_text")):
         _refuse_left_out({name: filled[name] for name in own if has_column(own[name])}, len(whole))
-    refuse_other_order(own, whole)
+    refuse_other_order(own, whole, access)
     own = filled
     _warn_of_smaller_images(whole, own)
     if not own and "text" in options:  # the data has a field already

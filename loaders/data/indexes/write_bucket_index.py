@@ -28,6 +28,7 @@ from penstock.loaders.data.indexes.bucket_index import (
     as_folder,
     in_words,
 )
+from penstock.loaders.data.remote.access import Access
 from penstock.loaders.data.remote.object_store import ObjectStore, is_url
 from penstock.loaders.data.remote.path_or_url import HTTP
 from penstock.loaders.data.remote.url_patterns import is_url_folder, is_url_pattern, split_specs
@@ -53,7 +54,7 @@ def write_bucket_index(
 
     Raises LoaderError: E-MISUSE for addresses that contain keys, E-ACCESS, E-NOSPC; ValueError for local data.
     """
-    folder = as_folder(place)
+    folder, store = as_folder(place), ObjectStore(Access.among(options))
     if not samples.are_objects:
         raise ValueError("an index can only be kept in a bucket or a folder for data at URLs")
     unknown = samples.find_unknown()
@@ -72,10 +73,10 @@ def write_bucket_index(
     columns = {**samples.file.columns, "root": np.zeros(0, np.uint8)}
     if kind == TARS or samples.root.lower().startswith(HTTP):
         columns |= _relative_names(samples, root + b"/" if kind == TARS else b"")
-    files = [_store(folder, "samples", partial(Samples.write, header=header, columns=columns))]
+    files = [_store(store, folder, "samples", partial(Samples.write, header=header, columns=columns))]
     if labels is not None and kind == TARS:  # others are read from the list or table
         of_labels = partial(SavedColumns.write, header=labels.header, columns=labels.file.columns)
-        files.append(_store(folder, "labels", of_labels))
+        files.append(_store(store, folder, "labels", of_labels))
     about = Manifest(
         kind=kind,
         specs=[spec.decode("utf-8", "surrogateescape") for spec in relative],
@@ -85,7 +86,7 @@ def write_bucket_index(
         samples=files[0],
         labels=files[1] if len(files) > 1 else None,
     )
-    _put(folder + MANIFEST, io.BytesIO(json.dumps(asdict(about), indent=1).encode("ascii")))
+    _put(store, folder + MANIFEST, io.BytesIO(json.dumps(asdict(about), indent=1).encode("ascii")))
     return folder
 
 
@@ -104,7 +105,7 @@ def _relative_names(samples: Samples, prefix: bytes) -> Columns:
     return {**columns, "container_offsets": narrowest(columns["container_offsets"], np.uint32, np.uint64)}
 
 
-def _store(folder: bytes, kind: str, write: Callable[[BinaryIO], None]) -> IndexFile:
+def _store(store: ObjectStore, folder: bytes, kind: str, write: Callable[[BinaryIO], None]) -> IndexFile:
     """Write a file of an index, named after its digest: readers of an earlier index still find theirs."""
     with tempfile.TemporaryFile() as file:
         write(file)
@@ -113,13 +114,13 @@ def _store(folder: bytes, kind: str, write: Callable[[BinaryIO], None]) -> Index
         digest = file.read().hex()
         about = IndexFile(f"{kind}-{digest[:16]}.index", num_bytes, digest)
         file.seek(0)
-        _put(folder + about.name.encode(), file)
+        _put(store, folder + about.name.encode(), file)
     return about
 
 
-def _put(place: bytes, file: BinaryIO) -> None:
+def _put(store: ObjectStore, place: bytes, file: BinaryIO) -> None:
     if is_url(place):
-        ObjectStore().write(place.decode(), file)
+        store.write(place.decode(), file)
         return
     try:
         os.makedirs(os.path.dirname(place), exist_ok=True)

@@ -17,6 +17,7 @@ from penstock.loaders.data.fields.field_specs import Masks
 from penstock.loaders.data.fields.image_targets import ImageTargets
 from penstock.loaders.data.files.path_patterns import AnyPath, expand_pattern, is_pattern
 from penstock.loaders.data.labels.choose_columns import IMAGE_COLUMNS, find_named, refuse_twins
+from penstock.loaders.data.remote.access import DEFAULT, Access
 from penstock.loaders.data.remote.path_or_url import absolute, folder_of
 from penstock.loaders.data.samples.columns import BytesColumn
 from penstock.loaders.data.sources.contract import Source, sample_name
@@ -50,18 +51,21 @@ def has_column(value: object) -> bool:
     return next(_columns_of(value), None) is not None
 
 
-def fill_columns(given: Mapping[str, object], data: object, root: AnyPath | None = None) -> dict[str, object]:
+def fill_columns(
+    given: Mapping[str, object], data: object, root: AnyPath | None = None, access: Access = DEFAULT
+) -> dict[str, object]:
     """Return fields for with_fields, with values in place of each Column.
 
-    data: the data that was opened. root: folder of relative paths, by default the table's folder. Raises
-    ValueError, LoaderError as open_tables does.
+    data: the data that was opened. root: folder of relative paths, by default the table's folder. access: of tables at
+    URLs. Raises ValueError, LoaderError as open_tables does.
     """
     return {
-        name: _fill(value, name == "mask", name in ("boxes", "keypoints"), data, root) for name, value in given.items()
+        name: _fill(value, name == "mask", name in ("boxes", "keypoints"), data, root, access)
+        for name, value in given.items()
     }
 
 
-def refuse_other_order(given: Mapping[str, object], source: Source) -> None:
+def refuse_other_order(given: Mapping[str, object], source: Source, access: Access = DEFAULT) -> None:
     """Raise ValueError for a Column of a separate table that names the images of `source` in another order.
 
     given: fields for with_fields. A table with another number of rows is refused later, where its values are used.
@@ -70,9 +74,9 @@ def refuse_other_order(given: Mapping[str, object], source: Source) -> None:
     for name, table in tables.values():
         if table is None:
             continue
-        called, paths = sample_name, _read_paths(table)
+        called, paths = sample_name, _read_paths(table, access)
         if not paths:
-            called, paths = _call_row, _name_rows(table)
+            called, paths = _call_row, _name_rows(table, access)
         if len(paths) == len(source) and (found := _find_other(paths, source, called)) is not None:
             raise ValueError(
                 f"field {name!r}: the table's order differs from the data's: its row {found} (from 0) is for "
@@ -92,22 +96,24 @@ def _columns_of(value: object) -> Iterator[Column]:
             yield from _columns_of(getattr(value, field.name))
 
 
-def _read_paths(table: object) -> list[str]:
+def _read_paths(table: object, access: Access) -> list[str]:
     """Return the image paths in a table; none if no column is known to contain them."""
-    named = find_named(IMAGE_COLUMNS, _column_names(table))
-    if named is None or not _may_hold_paths(table, named):
+    named = find_named(IMAGE_COLUMNS, _column_names(table, access))
+    if named is None or not _may_hold_paths(table, named, access):
         return []
-    values = [os.fspath(each) if isinstance(each, os.PathLike) else each for each in _read_column(table, named)]
+    values = [os.fspath(each) if isinstance(each, os.PathLike) else each for each in _read_column(table, named, access)]
     return values if all(isinstance(value, str) for value in values) else []
 
 
-def _may_hold_paths(table: object, name: str) -> bool:
+def _may_hold_paths(table: object, name: str, access: Access) -> bool:
     """Return whether a column may contain text: a column of images should not be read."""
     schema = getattr(getattr(table, "data", table), "schema", None)  # of a Dataset or a pyarrow table
     if isinstance(table, (str, bytes, os.PathLike)):
         path = _find_files(table)[0]
-        is_parquet = _suffix(path) == PARQUET_SUFFIX
-        schema = read_schema(path) if is_parquet else ArrowFile(path).schema if _suffix(path) in _IPC_SUFFIXES else None
+        if _suffix(path) == PARQUET_SUFFIX:
+            schema = read_schema(path, access)
+        else:
+            schema = ArrowFile(path).schema if _suffix(path) in _IPC_SUFFIXES else None
     field = getattr(schema, "field", None)
     if field is None:
         return True
@@ -115,14 +121,14 @@ def _may_hold_paths(table: object, name: str) -> bool:
     return holds_paths(getattr(kind, "value_type", kind))
 
 
-def _name_rows(table: object) -> list[str]:
+def _name_rows(table: object, access: Access) -> list[str]:
     """Return the names of the rows of several Parquet files; none for other tables."""
     paths = _find_files(table) if isinstance(table, (str, bytes, os.PathLike)) else []
     if len(paths) < 2 or _suffix(paths[0]) != PARQUET_SUFFIX:
         return []
     rows = []
     for path in paths:
-        with open_file(path) as (file, _):
+        with open_file(path, access=access) as (file, _):
             rows += [f"{os.fsdecode(path)}:row {row}" for row in range(file.metadata.num_rows)]
     return rows
 
@@ -152,29 +158,30 @@ def _is_of(path: str, name: str) -> bool:
     return longer.endswith(shorter) and longer[: -len(shorter)][-1:] in ("", "/")
 
 
-def _fill(value: object, are_pictures: bool, are_lists: bool, data: object, root: AnyPath | None) -> object:
+def _fill(
+    value: object, are_pictures: bool, are_lists: bool, data: object, root: AnyPath | None, access: Access
+) -> object:
     if isinstance(value, Column):
         table = data if value.table is None else value.table
-        values = _read_column(table, value.name)
+        values = _read_column(table, value.name, access)
         if are_pictures:
             return _as_pictures(values, value.name, _folder(table, root))
         return [_parse(each, value.name) for each in values] if are_lists or value.json else values
     if isinstance(value, tuple):
-        return tuple(_fill(each, are_pictures, are_lists, data, root) for each in value)
+        return tuple(_fill(each, are_pictures, are_lists, data, root, access) for each in value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fill = partial(
-            _fill, are_pictures=isinstance(value, (Masks, ImageTargets)), are_lists=True, data=data, root=root
-        )
+        are_pictures = isinstance(value, (Masks, ImageTargets))
+        fill = partial(_fill, are_pictures=are_pictures, are_lists=True, data=data, root=root, access=access)
         inner = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
         filled = {name: fill(each) for name, each in inner.items() if isinstance(each, Column)}
         return dataclasses.replace(value, **filled)
     return value
 
 
-def _read_column(table: Any, name: str) -> list[Any]:
+def _read_column(table: Any, name: str, access: Access) -> list[Any]:
     if isinstance(table, (str, bytes, os.PathLike)):
-        return [value for each in _find_files(table) for value in _read_file(each, name)]
-    names = _column_names(table)
+        return [value for each in _find_files(table) for value in _read_file(each, name, access)]
+    names = _column_names(table, access)
     if hasattr(table, "with_format"):  # a Hugging Face Dataset
         refuse_transform(table)
         table = table.with_format("arrow")[:]
@@ -189,7 +196,7 @@ def _find_files(table: AnyPath) -> list[bytes]:
     return list(expand_pattern(path)) if is_pattern(path) else [path]
 
 
-def _column_names(table: object) -> list[Any]:
+def _column_names(table: object, access: Access) -> list[Any]:
     """Return the names of a table's columns; none for anything else."""
     if not isinstance(table, (str, bytes, os.PathLike)):
         names = getattr(table, "column_names", None)
@@ -197,22 +204,22 @@ def _column_names(table: object) -> list[Any]:
     path = _find_files(table)[0]
     if _suffix(path) in _IPC_SUFFIXES:
         return list(ArrowFile(path).schema.names)
-    return read_header(path) if _suffix(path) in TABLE_SUFFIXES else []
+    return read_header(path, access) if _suffix(path) in TABLE_SUFFIXES else []
 
 
-def _read_file(path: bytes, name: str) -> list[Any]:
+def _read_file(path: bytes, name: str, access: Access) -> list[Any]:
     suffix = _suffix(path)
     if suffix not in (*_IPC_SUFFIXES, *TABLE_SUFFIXES):
         wanted = "a table, an Arrow file, a data frame or a Dataset"
         raise ValueError(f"column {name!r} needs {wanted}, got {printable(path)}: pass Column({name!r}, table=...)")
     try:
-        _check_name(name, _column_names(path), path)
+        _check_name(name, _column_names(path, access), path)
         if suffix == PARQUET_SUFFIX:
-            with open_file(path) as (file, _):
+            with open_file(path, access=access) as (file, _):
                 return file.read([name]).column(0).to_pylist()  # type: ignore[no-any-return]
         if suffix in _IPC_SUFFIXES:
             return [value for (part,) in ArrowFile(path).chunks([name]) for value in part.to_pylist()]
-        return [row[name] for _, _, row in choose_reader(path)(path, name, {name: name})]
+        return [row[name] for _, _, row in choose_reader(path)(path, name, {name: name}, access=access)]
     except OSError as error:
         raise read_error(error, path) from error
 

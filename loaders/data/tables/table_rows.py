@@ -111,11 +111,11 @@ def read_parquet(
                     yield number, path_of_row, own[0] if own else NO_LABEL
 
 
-def read_header(path: bytes) -> list[str]:
+def read_header(path: bytes, access: Access = DEFAULT) -> list[str]:
     """Return the names of a table's columns, none for an empty table. Raises LoaderError E-FORMAT, OSError."""
     if choose_reader(path) is read_parquet:
-        return list(read_schema(path).names)
-    with _open_text(path) as file:
+        return list(read_schema(path, access).names)
+    with _open_text(path, access) as file:
         if choose_reader(path) is read_json_lines:
             return next((list(_parse(line, RowOrigin(path, "line"), 1)) for line in file if not line.isspace()), [])
         return next(csv.reader(file, delimiter=_delimiter(path), skipinitialspace=True), [])

@@ -115,6 +115,20 @@ def test_data_is_served_by_the_index_alone(kind: str, asked: list[str]) -> None:
 
 
 @pytest.mark.usefixtures("s3")
+def test_an_index_is_written_with_the_access_of_the_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    used, write = set[float](), ObjectStore.write
+
+    def watched(self: ObjectStore, url: str, file: Any) -> None:
+        used.add(self.access.retry_s)
+        write(self, url, file)
+
+    monkeypatch.setattr(ObjectStore, "write", watched)
+    data, options = DATA["braces"]
+    write_index(data, **options, **{"retry-s": "7"})
+    assert used == {7.0}
+
+
+@pytest.mark.usefixtures("s3")
 def test_workers_and_a_local_copy_use_the_index(tmp_path: Path) -> None:
     data, options = DATA["braces"]
     write_index(data)

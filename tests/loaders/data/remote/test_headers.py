@@ -19,7 +19,7 @@ from tar_files import write_tar
 from penstock.bench.commands.data_options import DataOptions
 from penstock.bench.record.settings import BenchSettings
 from penstock.bench.report.text import repeat_command
-from penstock.loaders import LoaderError, create_loader, open_source
+from penstock.loaders import Column, LoaderError, create_loader, open_source, with_fields
 from penstock.loaders.data.remote.access import Access, Headers
 from penstock.loaders.data.requests import request_retries
 from penstock.pipelines import ImagePipeline
@@ -85,6 +85,17 @@ def test_headers_are_sent_with_every_request_and_stored_nowhere(
     assert not files_with(SECRET, tmp_path)
     asked.clear()
     pickle.loads(pickle.dumps(opened)).read(0)
+    assert {each.get("x-team") for each in asked} == {SECRET}
+
+
+@pytest.mark.parametrize("is_separate", [False, True])
+def test_headers_are_sent_for_tables_of_fields(
+    server: RangeServer, asked: list[dict[str, str]], *, is_separate: bool
+) -> None:
+    table = f"{server.url}/a.csv"
+    text = Column("path", table if is_separate else None)
+    data = with_fields(table, text=text, headers={"X-Team": SECRET})
+    assert data[1].fields["text"] == "1.jpg"
     assert {each.get("x-team") for each in asked} == {SECRET}
 
 
