@@ -44,6 +44,7 @@ from penstock.loaders.run.engine.options import WorkerOptions
 from penstock.loaders.run.engine.slots import consumer_bytes
 from penstock.loaders.run.feed.batch_feed import DeviceFeed, Stage
 from penstock.loaders.run.feed.copies import usable_device
+from penstock.loaders.run.workers.worker_progress import outlast_retries
 from penstock.pipelines.batch.stage import BatchStage, PatchStage, PlainStage
 from penstock.pipelines.batch.target_stage import TargetStage, target_stages
 from penstock.pipelines.messages.checked import checked_bool, checked_int
@@ -268,6 +269,9 @@ def create_loader(  # noqa: PLR0913  this function accepts all settings of a loa
     # After all checks of the arguments, because building a cache may take hours.
     prepare = choice.backend.prepare_source
     data = named if prepare is None else prepare(named, **choice.source_options)
+    if "watchdog_s" not in of_backend:
+        watchdog_s = outlast_retries(choice.options.watchdog_s, data)
+        choice = choice._replace(options=replace(choice.options, watchdog_s=watchdog_s))
     refuse_other_levels(data, views[0])
     planner = BatchPlanner(
         source=data,

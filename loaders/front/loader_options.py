@@ -125,7 +125,8 @@ class BackendOptions(TypedDict, total=False):
         workers: number of workers, 0 to work in the consumer; by default one per processor, divided among the ranks on
             this machine. For dali, the CPU threads of DALI.
         prefetch: batches that are made ahead, per worker process, by all threads together, or in DALI.
-        watchdog_s: seconds without any progress before waiting for a batch is given up.
+        watchdog_s: seconds without any progress before waiting for a batch is given up, 300 by default; for data at
+            URLs, at least retry_s + 60.
         workers_are: torch and hdf5: "processes", "threads" (which start at once and need less memory, but share one
             interpreter lock), or "auto" for threads if nearly all of the work is done without that lock.
         start_method: torch and hdf5: how processes are started, "forkserver" by default.

@@ -36,6 +36,7 @@ from penstock.pipelines.messages.user_warnings import warn_user
 Result = TypeVar("Result")
 
 _URL = re.compile(rb"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
+_SILENT_S = 30.0  # after which failing requests are reported
 _CORRECTIONS = 3  # times that a refused request is repeated because the credentials have changed
 
 
@@ -62,7 +63,7 @@ class ObjectStore:
         self.access = access
         self.pace: Pace | None = None
         self.requests = self.num_bytes = self.retries = 0
-        self._pauses, self._has_answered = Pauses(), False
+        self._pauses, self._has_answered, self._has_warned = Pauses(), False, False
         self._lock = threading.Lock()
 
     def stat(self, url: str) -> RemoteObject:
@@ -166,7 +167,7 @@ class ObjectStore:
             except Exception as error:
                 if self.pace is not None and is_slow_down(error):
                     self.pace.busy()
-                raise as_loader_error(error, url) from error
+                raise as_loader_error(error, url, is_known=is_known) from error
             self._has_answered = True
             return result
 
@@ -182,12 +183,26 @@ class ObjectStore:
             if pause_s is None:
                 return None
             self.count_retry()
+            self._warn_of_failures(url, error, deadline)
             return pause_s
 
         try:
             return with_retries(attempt, pause=pause)
         except LoaderError as error:
             raise error.locate(path=url.encode()) from None  # the original may contain signed URLs
+
+    def _warn_of_failures(self, url: str, error: Exception, deadline: Deadline) -> None:
+        """Warn once that a request has been repeated for a long time, because meanwhile nothing else is seen."""
+        if deadline.spent_s < _SILENT_S:
+            return
+        with self._lock:
+            has_warned, self._has_warned = self._has_warned, True
+        if not has_warned:
+            host, cause = urlsplit(url).netloc.rpartition("@")[2], getattr(error, "cause", type(error).__name__)
+            warn_user(
+                f"a request to {host} has failed for {deadline.spent_s:.0f} s ({cause}); failing requests are repeated "
+                f"for {deadline.retry_s:g} s (retry_s=)"
+            )
 
     def __reduce__(self) -> tuple[object, ...]:
         return ObjectStore, (self.access,)

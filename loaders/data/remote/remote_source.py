@@ -248,6 +248,8 @@ class RemoteSource(IndexedSource):
                 data = self._fetcher.take(index)
             except LoaderError as error:
                 self._failed[index] = error
+                if error.code == "E-READ":  # others may fail after as long a time: read() waits for those it needs
+                    break
                 continue
             kept.append(data)
             self._located[index] = weakref.ref(data)

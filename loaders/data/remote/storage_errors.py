@@ -102,18 +102,17 @@ _ODD_KEY = re.compile(r'[Pp]ath "([^"]*)"')
 _OF_STATUS = {401: "UnauthenticatedError", 403: "PermissionError", 404: "FileNotFoundError", 416: "416"}
 
 
-def as_loader_error(error: Exception, url: str) -> LoaderError:
+def as_loader_error(error: Exception, url: str, *, is_known: bool = False) -> LoaderError:
     """Return the LoaderError for a client's error in a request for `url`.
 
     A client may have set `error.origin`, where its keys come from, and `error.is_first`, whether no request has
-    succeeded before.
+    succeeded before. is_known: whether the host must exist, because data on it is indexed.
     """
     text = hide_secrets(str(error))
     known = _CODES.get(type(error).__name__) or _CODES.get(_OF_STATUS.get(_status_of(error, text), ""))
     is_first = getattr(error, "is_first", False)
-    code, cause, fix = (
-        _odd_key(text) or _renewal(text) or _refusal(error, text, url, known) or _failure(error, text, is_first)
-    )
+    refused = _odd_key(text) or _renewal(text) or _refusal(error, text, url, known)
+    code, cause, fix = refused or _failure(error, text, is_first, is_known)
     origin = getattr(error, "origin", "") if code == "E-ACCESS" else ""
     return LoaderError(code, f"{cause}; {origin}" if origin else cause, fix=fix, path=url.encode())
 
@@ -233,13 +232,13 @@ def _refusal(error: Exception, text: str, url: str, known: Words | None) -> Word
     return words[0], cause, f"set AWS_REGION={region}" if region else words[2]
 
 
-def _failure(error: Exception, text: str, is_first: bool) -> Words:
+def _failure(error: Exception, text: str, is_first: bool, is_known: bool) -> Words:
     line = f"{type(error).__name__}: {text.splitlines()[0][:200] if text else ''}"
     if any(place in text for place in _INSTANCE):
         cause = f"no credentials were found: this machine's own service gave none: {line}"
         return "E-ACCESS" if is_first else "E-READ", cause, NO_KEYS
     if any(words in text for words in _DNS):
-        is_lasting = is_first and any(words in text for words in _DNS_LASTING)
+        is_lasting = is_first and not is_known and any(words in text for words in _DNS_LASTING)
         cause = f"the name of the host cannot be resolved (DNS): {line}"
         return "E-ACCESS" if is_lasting else "E-READ", cause, _HOST
     for words, (meaning, fix) in _LASTING.items():

@@ -22,6 +22,11 @@ class Deadline:
         self.retry_s = retry_s
         self._end = time.monotonic() + retry_s
 
+    @property
+    def spent_s(self) -> float:
+        """Seconds since its beginning."""
+        return self.retry_s - (self._end - time.monotonic())
+
     def allows_attempt(self, pause_s: float = 0.0) -> bool:
         """Return whether an attempt that begins `pause_s` from now can end in time."""
         left_s = self._end - time.monotonic() - pause_s

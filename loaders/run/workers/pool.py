@@ -23,6 +23,7 @@ from penstock.loaders.run.workers.worker_progress import (
     Watchdog,
     WorkerProgress,
     WorkerTraceback,
+    outlast_retries,
 )
 from penstock.loaders.run.workers.worker_setup import OUTLASTED
 from penstock.loaders.system.machine import ensure_descriptors
@@ -97,7 +98,7 @@ class _Pool:
 
     def __init__(self, work: Work[Item, Result], items: Iterator[Item], workers: int, source: object) -> None:
         self._progress = WorkerProgress(workers, shared=True)
-        self._watchdog = Watchdog(DEFAULT_WATCHDOG_S)
+        self._watchdog = Watchdog(outlast_retries(DEFAULT_WATCHDOG_S, source))
         ensure_children()
         ensure_descriptors(_DESCRIPTORS_PER_WORKER * workers)
         try:

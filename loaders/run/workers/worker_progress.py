@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 import time
+from typing import Any
 
 import numpy as np
 
+from penstock.loaders.data.remote.access import Access
+from penstock.loaders.data.sources.data import find_whole
 from penstock.loaders.system.shared_memory import SharedArray
 from penstock.pipelines.messages.checked import checked_number
 from penstock.pipelines.native.rows import Progress
@@ -16,12 +19,19 @@ from penstock.pipelines.native.rows import Progress
 SAMPLE, SINCE_NS, MADE, PID, BUSY = range(5)
 POLL_S = 0.5  # between two checks of awaited workers
 DEFAULT_WATCHDOG_S = 300.0
+_MORE_S = 60.0  # than retry_s: the last attempts, and requests that began later
 
 
 def check_watchdog(limit_s: float) -> None:
     """Raise ValueError unless the limit is a number of seconds above 0; infinity means no limit."""
     if limit_s != math.inf:
         checked_number("watchdog_s", limit_s, above=0)
+
+
+def outlast_retries(limit_s: float, source: Any) -> float:
+    """Return the limit, or a longer one for data at URLs: a dead storage is then reported with its own error."""
+    options = (getattr(whole, "options", None) for whole in find_whole(source))
+    return max(limit_s, *(each.retry_s + _MORE_S for each in options if isinstance(each, Access)), 0.0)
 
 
 class WorkerTraceback(Exception):

@@ -8,13 +8,14 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
+import numpy as np
 import pytest
 from forked_commands import Commands
 from range_server import CUT, HANG, TRICKLE, USUAL, WHOLE, RangeServer, serve_ranges
 from remote_photos import PARTS, open_loader, open_remote, write_containers
 from served_rows import Row, serve
 
-from penstock.loaders import LoaderError
+from penstock.loaders import LoaderError, concat
 from penstock.loaders.data.files.image_folder import ImageFolder
 from penstock.loaders.data.remote import curl_requests, fetcher, object_store, url_patterns
 from penstock.loaders.data.remote.fetcher import Fetcher, Range
@@ -24,6 +25,7 @@ from penstock.loaders.data.requests import request_retries, time_limits
 from penstock.loaders.data.requests.pace import Pace
 from penstock.loaders.data.samples.version import Version
 from penstock.loaders.system import retries
+from penstock.pipelines.native.rows import ROW
 
 NUM_PHOTOS = 37
 
@@ -79,6 +81,34 @@ def test_a_server_that_stays_away_is_reported_in_one_line(server: RangeServer, p
         serve(loader)
     assert caught.value.code == "E-READ"
     assert "\n" not in str(caught.value)
+
+
+def test_the_watchdog_waits_longer_than_retries_unless_it_is_given(server: RangeServer, photos: ImageFolder) -> None:
+    for source, given, expected in (
+        (photos, {}, 300),
+        (open_remote(server, photos, retry_s=0), {}, 300),
+        (open_remote(server, photos), {}, 360),
+        (concat([photos, open_remote(server, photos, retry_s=900)]), {}, 960),
+        (open_remote(server, photos), {"watchdog_s": 70}, 70),
+    ):
+        for kind in ("processes", "threads"):
+            with open_loader(source, workers=1, workers_are=kind, **given) as loader:
+                assert loader._engine._options.watchdog_s == expected  # type: ignore[union-attr]
+
+
+def test_of_many_requests_to_a_dead_storage_the_first_error_is_reported(
+    server: RangeServer, photos: ImageFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after hours, because few requests are made at once: a worker would seem to be hung."""
+    source, taken = open_remote(server, photos, requests=1, bytes_ahead=1), list[int]()
+
+    def take(self: Fetcher, sample: int) -> memoryview:
+        taken.append(sample)
+        raise LoaderError("E-READ" if sample > 1 else "E-CHANGED", "gone")
+
+    monkeypatch.setattr(Fetcher, "take", take)
+    source.locate(np.arange(8), np.zeros(8, ROW))
+    assert taken == [0, 1, 2]
 
 
 @pytest.fixture
@@ -145,6 +175,7 @@ class DeadClient:
         raise TimeoutError("dead")
 
 
+@pytest.mark.filterwarnings("ignore:a request to")
 @pytest.mark.parametrize("seconds", [1e9, 20.0, 1.0])
 def test_all_attempts_at_a_sample_and_its_neighbours_end_within_retry_s(
     monkeypatch: pytest.MonkeyPatch, seconds: float

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import warnings
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from email.utils import formatdate
 from pathlib import Path
@@ -86,6 +88,11 @@ BROKEN += [TimeoutError("dead"), ConnectionResetError("reset")]
 AWAY = [transport_error("Connect", "dns error"), transport_error("Connect", "Connection refused")]
 
 
+def expect_warning(retry_s: float) -> AbstractContextManager[object]:
+    """Expect the warning of requests that are repeated for longer than 30 s."""
+    return pytest.warns(UserWarning, match="a request to host has failed for") if retry_s > 30 else nullcontext()
+
+
 @pytest.mark.parametrize("error", [*BUSY, *BROKEN, *AWAY], ids=str)
 def test_an_outage_up_to_retry_s_is_survived(clock: Clock, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     monkeypatch.setattr(object_store, "ask_pause_s", lambda client, url, error: None)
@@ -95,11 +102,14 @@ def test_an_outage_up_to_retry_s_is_survived(clock: Clock, monkeypatch: pytest.M
         begun = clock.now
         storage = Storage(clock, error, begun + draw.uniform(0, retry_s - 26))
         monkeypatch.setattr(object_store, "client_of", lambda url, headers, one=storage: one)
-        part = ObjectStore(Access(retry_s=retry_s)).read(URL, 0, 9, FOUND.version)
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            part = ObjectStore(Access(retry_s=retry_s)).read(URL, 0, 9, FOUND.version)
+        assert len(warned) <= (clock.now - begun > 30)
         assert (part.data, clock.now - begun < retry_s) == (b"x" * 9, True)
         assert max(clock.pauses, default=0) <= 20
         storage.heals_at, storage.requests, begun = 1e9, 0, clock.now
-        with pytest.raises(LoaderError, match="E-READ"):
+        with pytest.raises(LoaderError, match="E-READ"), expect_warning(retry_s):
             ObjectStore(Access(retry_s=retry_s)).read(URL, 0, 9, FOUND.version)
         assert retry_s - 26 < clock.now - begun <= retry_s
         assert storage.requests < 100
@@ -117,7 +127,47 @@ def test_a_host_that_never_answered_is_refused_soon(clock: Clock, monkeypatch: p
     storage.heals_at = 0
     store.read(URL, 0, 9)
     storage.heals_at = clock.now + 200
-    store.read(URL, 0, 9)
+    with expect_warning(300):
+        store.read(URL, 0, 9)
+
+
+def test_a_new_client_waits_for_the_name_of_a_host_of_indexed_data(clock: Clock, monkeypatch: Any) -> None:
+    """As of a worker that is started during an outage; in data that is not indexed, the name is mistyped."""
+    error = transport_error("Connect", "dns error: failed to lookup address information: Name or service not known")
+    storage = Storage(clock, error, clock.now + 20)
+    client = obstore_client.ObstoreClient("http", "host")
+    monkeypatch.setattr(client, "_request", lambda stall_s, request, size: call(client, storage))
+    monkeypatch.setattr(object_store, "client_of", lambda url, headers: client)
+    with pytest.raises(LoaderError, match=r"E-ACCESS.*cannot be resolved \(DNS\)"):
+        ObjectStore().read(URL, 0, 9)
+    assert storage.requests == 1
+    assert ObjectStore().read(URL, 0, 9, FOUND.version).data == b"x" * 9
+
+
+def call(client: Any, storage: Storage) -> Part:
+    try:
+        return storage.read(URL, 0, 9, 0)
+    except Exception as error:
+        client._describe_itself(error)
+        raise
+
+
+def test_a_request_that_is_repeated_for_long_is_reported_once(clock: Clock, monkeypatch: Any) -> None:
+    url = "https://me:s3cr3t@host/a.bin?Signature=s3cr3t"
+    error = transport_error("Connect", f"Connection refused by {url}")
+    storage = Storage(clock, error, clock.now + 200)
+    monkeypatch.setattr(object_store, "client_of", lambda url, headers: storage)
+    store = ObjectStore()
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            store.read(url, 0, 9, FOUND.version)
+            storage.heals_at = clock.now + 200
+    (text,) = [str(each.message) for each in warned]
+    assert text.startswith("a request to host has failed for ")
+    assert "the connection was refused" in text
+    assert text.endswith("repeated for 300 s (retry_s=)")
+    assert "s3cr3t" not in text
 
 
 LASTING = {
@@ -145,6 +195,7 @@ def test_answers_that_may_be_wrong_forever_are_repeated_a_few_times(clock: Clock
     assert (storage.requests, clock.now - 1000 < 10) == (5, True)
 
 
+@pytest.mark.filterwarnings("ignore:a request to host has failed")
 def test_the_next_attempt_uses_credentials_that_were_corrected(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     """Within the retries of a running request: files or variables changed, so there is another client."""
     expired, right = Storage(clock, status_error(403), 1e9), Storage(clock, status_error(500), 1100)
