@@ -86,11 +86,15 @@ class CurlRequests:
 
     def __init__(self, limit: Callable[[], int], ca_bundle: str = "") -> None:
         self._state = _State(limit, ca_bundle)
-        weakref.finalize(self, self._state.stop)
+        self._end = weakref.finalize(self, self._state.stop)
 
     def submit(self, jobs: Iterable[Job]) -> None:
         """Send requests when there is room, in this order."""
         self._state.submit(jobs)
+
+    def abandon(self) -> None:
+        """Leave the thread alone: it belongs to the process that this one was forked from."""
+        self._end.detach()
 
     def drop_waiting(self) -> None:
         """Drop the requests that are not under way, and end the thread when the others are answered."""

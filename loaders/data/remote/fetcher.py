@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 import weakref
@@ -94,18 +95,26 @@ class Fetcher:
     ) -> None:
         self._store, self._find, self._bytes_ahead, self._local = store, find, bytes_ahead, local
         self._pace = store.pace = pace
-        self._threads = PacedThreads(pace)
-        self._curl: CurlRequests | None = None
-        self._may_curl = has_curl()
-        self._pause_s = self._resume_at = 0.0  # of requests by libcurl, while the server refuses them
         self._plain = PlainRequests(store.access.headers.pairs)
+        self._may_curl = has_curl()
+        self._curl: CurlRequests | None = None
+        self.begin_anew()
+        forgetting.add(self)
+
+    def begin_anew(self) -> None:
+        """Begin without requests and threads: a forked process has none of those that its parent had."""
+        if self._curl is not None:
+            self._curl.abandon()
+            self._curl = None
+        self._threads = PacedThreads(self._pace)
+        self._pause_s = self._resume_at = 0.0  # of requests by libcurl, while the server refuses them
         self._lock = threading.Lock()
         self._arrived = threading.Condition(self._lock)
         self._num_waiting = 0  # threads that wait for `_arrived`
         self._coming: dict[int, _Coming] = {}  # by sample
         self._ahead = 0
-        self._room, self._taken = min(bytes_ahead, _FIRST_AHEAD), 0  # bytes; those taken since the room has changed
-        forgetting.add(self)
+        # Bytes that may be ahead, and those taken since that number has changed.
+        self._room, self._taken = min(self._bytes_ahead, _FIRST_AHEAD), 0
 
     @property
     def has_room(self) -> bool:
@@ -339,5 +348,12 @@ def _forget_all() -> None:
         one.forget()
 
 
+def _begin_anew() -> None:
+    for one in list(forgetting):
+        if isinstance(one, Fetcher):
+            one.begin_anew()
+
+
+os.register_at_fork(after_in_child=_begin_anew)
 # The interpreter waits for all tasks of a pool: without this it would first fetch samples that nobody takes.
 threading._register_atexit(_forget_all)  # type: ignore[attr-defined]

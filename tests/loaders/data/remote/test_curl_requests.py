@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import numpy as np
 import pytest
+from forked_child import ForkedChild
 from range_server import HANG, USUAL, RangeServer
 from remote_photos import open_loader, open_remote
 from served_rows import serve
@@ -279,6 +281,17 @@ def test_what_libcurl_cannot_read_is_read_by_the_store(monkeypatch: pytest.Monke
         for at in range(len(WRONG) + 3):
             assert bytes(fetching.take(at)) == DATA[200 * at : 200 * at + 100]
     assert next(wrong, None) is None
+
+
+def test_a_forked_process_reads_and_its_parent_goes_on(server: RangeServer, photos: ImageFolder) -> None:
+    """The fork has none of the threads, and its requests do not disturb those of the parent, which are under way."""
+    source = open_remote(server, photos)
+    source.read(0)
+    server.delay_s = 0.2
+    source.announce(np.arange(5, 20))
+    child = ForkedChild(lambda _: [len(source.read(index)) for index in range(10)])
+    assert child.result() == [len(photos.read(index)) for index in range(10)]
+    assert [source.read(index) for index in range(20)] == [photos.read(index) for index in range(20)]
 
 
 def test_more_is_fetched_ahead_only_where_a_loader_waits(monkeypatch: pytest.MonkeyPatch) -> None:
