@@ -95,7 +95,7 @@ class Fetcher:
     ) -> None:
         self._store, self._find, self._bytes_ahead, self._local = store, find, bytes_ahead, local
         self._pace = store.pace = pace
-        self._plain = PlainRequests(store.access.headers.pairs)
+        self._plain = PlainRequests(store.access.headers.pairs, store.mirrors)
         self._may_curl = has_curl()
         self._curl: CurlRequests | None = None
         self.begin_anew()

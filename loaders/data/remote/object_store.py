@@ -26,6 +26,7 @@ from penstock.loaders.data.remote.storage_errors import (
     is_temporary,
     is_unreachable,
 )
+from penstock.loaders.data.requests.mirrors import Mirrors
 from penstock.loaders.data.requests.pace import Pace
 from penstock.loaders.data.requests.request_retries import Deadline, Pauses
 from penstock.loaders.data.samples.version import Version
@@ -54,6 +55,7 @@ class ObjectStore:
     Attributes:
         access: options of the requests.
         pace: learns from the reads how many at once are best, if it is set.
+        mirrors: versions that are one object.
         requests: number of requests answered.
         num_bytes: number of bytes received.
         retries: number of requests repeated.
@@ -63,6 +65,7 @@ class ObjectStore:
         self.access = access
         self.pace: Pace | None = None
         self.requests = self.num_bytes = self.retries = 0
+        self.mirrors = Mirrors()
         self._pauses, self._has_answered, self._has_warned = Pauses(), False, False
         self._lock = threading.Lock()
 
@@ -83,7 +86,9 @@ class ObjectStore:
             begun = time.monotonic()
             # Storage does not accept a request for 0 bytes.
             part = client.read(url, start, size, stall_s) if size else Part(b"", client.stat(url, stall_s))
-            if version is not None and not version.agrees(part.found.version):
+            if version is not None and not self.mirrors.are_one(
+                version, part.found.version, lambda: client.stat(url, stall_s).version
+            ):
                 raise LoaderError("E-CHANGED", "the object was replaced since it was indexed")
             got = memoryview(part.data).nbytes
             if got != size:

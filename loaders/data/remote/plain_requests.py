@@ -11,6 +11,7 @@ from typing import NamedTuple
 from penstock.loaders.data.remote.clients import Client, Headers, client_of
 from penstock.loaders.data.remote.curl_requests import Answer
 from penstock.loaders.data.remote.obstore_client import ObstoreClient
+from penstock.loaders.data.requests.mirrors import Mirrors
 from penstock.loaders.data.requests.request_retries import retry_after_s
 from penstock.loaders.data.samples.version import Version
 from penstock.loaders.system.retries import find_headers
@@ -34,7 +35,8 @@ class PlainRequests:
     headers: names and values for all requests by HTTP.
     """
 
-    def __init__(self, headers: Headers = ()) -> None:
+    def __init__(self, headers: Headers = (), mirrors: Mirrors | None = None) -> None:
+        self._mirrors = mirrors or Mirrors()
         self._headers = headers
         self._known = dict[str, _Plain]()  # by URL
         self._clients = dict[str, tuple[object, float]]()  # by scheme and host
@@ -77,7 +79,7 @@ class PlainRequests:
             if len(self._versions) >= _MOST_KEPT:
                 self._versions.clear()
             found = self._versions[key] = _version(*key)
-        return version.agrees(found)
+        return self._mirrors.are_known(version, found)
 
     def _client(self, url: str, now: float) -> object:
         if "%" in url or "?" in url:  # such an address can need a client of its own

@@ -12,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import numpy as np
 
 from penstock.loaders.data.samples.samples import Samples
-from penstock.loaders.data.samples.version import MISSING, stamps_of
+from penstock.loaders.data.samples.version import MIRROR_LOOKS, MISSING, stamps_of
 from penstock.loaders.system.file_read import mtime_ns, read_error
 from penstock.loaders.system.retries import can_heal, with_retries
 
@@ -102,5 +102,11 @@ def is_unchanged(
     are_same = np.equal(versions, samples.versions[some])
     if len(times) and len(samples.times):
         found = np.asarray(times)
-        are_same |= (found == samples.times[some]) & (found != 0)
+        may_be_mirrors = (found == samples.times[some]) & (found != 0)
+        for _ in range(MIRROR_LOOKS):
+            doubtful = np.flatnonzero(~are_same & may_be_mirrors)
+            if len(doubtful) == 0:
+                break
+            now = stat(prefix, [samples.container_names(some[doubtful])])[1]
+            are_same[doubtful] = np.equal(now, samples.versions[some[doubtful]])
     return np.array_equal(sizes, samples.container_sizes[some]) and bool(are_same.all())
