@@ -54,6 +54,9 @@ class Answer(NamedTuple):
     seconds: float
 
 
+NO_ANSWER = Answer(0, b"", b"", b"", b"", False, 0.0)
+
+
 class Job:
     """A request for a range: a URL that anyone may read with `headers`.
 
@@ -89,7 +92,7 @@ class CurlRequests:
         self._end = weakref.finalize(self, self._state.stop)
 
     def submit(self, jobs: Iterable[Job]) -> None:
-        """Send requests when there is room, in this order."""
+        """Send requests when there is room, in this order. Raises OSError, RuntimeError if it cannot start a thread."""
         self._state.submit(jobs)
 
     def abandon(self) -> None:
@@ -115,11 +118,15 @@ class _State:
         with self.lock:
             self.is_stopped = False
             self.queue.extend(jobs)
-            if self.wake_fd < 0:
+            if self.wake_fd >= 0:
+                os.eventfd_write(self.wake_fd, 1)
+                return
+            try:
                 self.wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
                 threading.Thread(target=_run, args=(self,), name="penstock-fetch").start()
-            else:
-                os.eventfd_write(self.wake_fd, 1)
+            except BaseException:
+                self.give_up()
+                raise
 
     def stop(self) -> None:
         with self.lock:
@@ -128,29 +135,45 @@ class _State:
             if self.wake_fd >= 0:
                 os.eventfd_write(self.wake_fd, 1)
 
+    def give_up(self) -> list[Job]:
+        """Return the waiting requests, which no thread will send; the caller has the lock."""
+        jobs = list(self.queue)
+        self.queue.clear()
+        if self.wake_fd >= 0:
+            os.close(self.wake_fd)
+            self.wake_fd = -1
+        return jobs
+
     def end(self, *, idle: bool) -> bool:
         """Return whether the thread may end: nothing was submitted meanwhile."""
         with self.lock:
             if self.queue or not (idle or self.is_stopped):
                 return False
-            os.close(self.wake_fd)
-            self.wake_fd = -1
+            self.give_up()
             return True
 
 
 def _run(state: _State) -> None:
-    loop = _Loop(state)
+    under_way = dict[Any, _Handle]()
     try:
-        while loop.step():
-            pass
-    finally:
-        loop.close()
+        loop = _Loop(state, under_way)
+        try:
+            while loop.step():
+                pass
+        finally:
+            loop.close()
+    except BaseException:  # such as too many open files: nobody may wait forever
+        with state.lock:
+            waiting = state.give_up()
+        for job in [*(handle.job for handle in under_way.values()), *waiting]:
+            job.finish(NO_ANSWER)
+        raise
 
 
 class _Loop:
     """The requests under way, driven by the readiness of their sockets."""
 
-    def __init__(self, state: _State) -> None:
+    def __init__(self, state: _State, under_way: dict[Any, _Handle]) -> None:
         import pycurl
 
         self._state, self._curl = state, pycurl
@@ -159,7 +182,7 @@ class _Loop:
         self._events = dict[int, int]()  # by socket
         self._due: float | None = None  # time at which libcurl wants to be called
         self._free: list[_Handle] = []
-        self._under_way = dict[Any, _Handle]()  # by libcurl's handle
+        self._under_way = under_way  # by libcurl's handle
         self._multi = pycurl.CurlMulti()
         self._multi.setopt(pycurl.M_SOCKETFUNCTION, self._watch)
         self._multi.setopt(pycurl.M_TIMERFUNCTION, self._set_timer)
@@ -249,7 +272,7 @@ class _Handle:
         self._pycurl, self.curl = pycurl, pycurl.Curl()
         self._url, self._most = "", 0
         self._headers: tuple[str, ...] | None = None
-        self._job: Job
+        self.job: Job
         self._head: list[bytes] = []
         self._body: list[bytes] = []
         for option, value in (
@@ -272,7 +295,7 @@ class _Handle:
 
     def send(self, job: Job) -> None:
         """Prepare a request."""
-        pycurl, curl, self._job = self._pycurl, self.curl, job
+        pycurl, curl, self.job = self._pycurl, self.curl, job
         self._head.clear()
         self._body.clear()
         if job.url != self._url:
@@ -293,7 +316,7 @@ class _Handle:
 
     def answer(self, error: int) -> tuple[Job, Answer]:
         """Return the request and its answer; error: number of libcurl's error, or 0."""
-        job, pycurl = self._job, self._pycurl
+        job, pycurl = self.job, self._pycurl
         status = 0 if error else self.curl.getinfo(pycurl.RESPONSE_CODE)
         etag = modified = place = b""
         for line in self._head:
@@ -313,6 +336,6 @@ class _Handle:
         body = self._body
         data = b"" if status != 206 else body[0] if len(body) == 1 else b"".join(body)
         self._body.clear()
-        del self._job  # with its samples
+        del self.job  # with its samples
         is_untrusted = error in (pycurl.E_PEER_FAILED_VERIFICATION, pycurl.E_SSL_CACERT_BADFILE)
         return job, Answer(status, data, etag, modified, place, is_untrusted, time.monotonic() - self._begun)

@@ -17,7 +17,7 @@ from penstock.loaders.data.remote.object_store import ObjectStore
 from penstock.loaders.data.remote.plain_requests import PlainRequests
 from penstock.loaders.data.requests.pace import Pace
 from penstock.loaders.data.requests.paced_threads import PacedThreads
-from penstock.loaders.data.requests.request_retries import Deadline
+from penstock.loaders.data.requests.request_retries import ENDING, Deadline
 from penstock.loaders.data.samples.version import Version
 from penstock.loaders.system.retries import HEALING_STATUS
 from penstock.pipelines.errors import LoaderError
@@ -115,6 +115,7 @@ class Fetcher:
         self._ahead = 0
         # Bytes that may be ahead, and those taken since that number has changed.
         self._room, self._taken = min(self._bytes_ahead, _FIRST_AHEAD), 0
+        self._stop = threading.Event()  # set when the samples announced so far are forgotten
 
     @property
     def has_room(self) -> bool:
@@ -136,7 +137,21 @@ class Fetcher:
                     continue
                 new[wanted.sample] = self._coming[wanted.sample] = _Coming(wanted, is_early)
                 self._ahead += wanted.size
-        jobs: list[Job] = []
+        try:
+            self._request(new)
+        except BaseException:  # such as Ctrl-C: nobody may wait for what was not requested
+            with self._lock:
+                for sample, coming in new.items():
+                    coming.is_forgotten = True
+                    if self._coming.get(sample) is coming:
+                        del self._coming[sample]
+                        self._ahead -= coming.wanted.size
+                self._arrived.notify_all()
+            raise
+
+    def _request(self, new: dict[int, _Coming]) -> None:
+        """Request samples, by number: by libcurl where it can, else by a thread."""
+        jobs: list[_RangeJob] = []
         for joined in join_neighbours([coming.wanted for coming in new.values()]):
             parts = [new[wanted.sample] for wanted in joined]
             plain = self._plain.find(joined[0].url) if self._may_curl else None
@@ -144,13 +159,18 @@ class Fetcher:
                 self._submit(parts)
             else:
                 jobs.append(_RangeJob(self, parts, *plain))
-        if jobs:
-            with self._lock:
-                if self._curl is None:
-                    scheme = places[0].url.partition(":")[0]
-                    self._curl = CurlRequests(_limit_of(self), trusted_place(scheme))
-                curl = self._curl
+        if not jobs:
+            return
+        with self._lock:
+            if self._curl is None:
+                scheme = jobs[0].parts[0].wanted.url.partition(":")[0]
+                self._curl = CurlRequests(_limit_of(self), trusted_place(scheme))
+            curl = self._curl
+        try:
             curl.submit(jobs)
+        except (OSError, RuntimeError):  # too many open files or threads, for now
+            for job in jobs:
+                self._submit(job.parts)
 
     def take(self, sample: int) -> memoryview:
         """Wait for the bytes of a sample and return them. Raises LoaderError."""
@@ -176,8 +196,10 @@ class Fetcher:
             return [sample in self._coming for sample in samples]
 
     def forget(self) -> None:
-        """Forget samples announced and not taken; running requests finish, others do not begin."""
+        """Forget samples announced and not taken; running requests finish, others do not begin or are not repeated."""
         with self._lock:
+            self._stop.set()
+            self._stop = ENDING if ENDING.is_set() else threading.Event()
             for coming in self._coming.values():
                 coming.is_forgotten = True
             self._coming.clear()
@@ -224,9 +246,10 @@ class Fetcher:
         self._threads.submit(partial(self._begin, parts))
 
     def _begin(self, parts: list[_Coming]) -> None:
-        parts = [part for part in parts if not part.is_forgotten]
+        with self._lock:
+            parts, stop = [part for part in parts if not part.is_forgotten], self._stop
         if parts:
-            self._fetch(parts, Deadline(self._store.access.retry_s))
+            self._fetch(parts, Deadline(self._store.access.retry_s, stop))
 
     def _fetch(self, parts: list[_Coming], deadline: Deadline) -> None:
         try:
@@ -298,24 +321,24 @@ def _limit_of(fetcher: Fetcher) -> Callable[[], int]:
 class _RangeJob(Job):
     """A request for the samples of a fetcher."""
 
-    __slots__ = ("_fetcher", "_parts")
+    __slots__ = ("_fetcher", "parts")
 
     def __init__(self, fetcher: Fetcher, parts: list[_Coming], url: str, headers: tuple[str, ...]) -> None:
         first, last = parts[0].wanted, parts[-1].wanted
         super().__init__(url, headers, first.start, last.start + last.size - first.start)
-        self._fetcher, self._parts = weakref.ref(fetcher), parts
+        self._fetcher, self.parts = weakref.ref(fetcher), parts
 
     def begin(self) -> bool:
-        return not all(part.is_forgotten for part in self._parts)
+        return not all(part.is_forgotten for part in self.parts)
 
     def finish(self, answer: Answer) -> None:
         fetcher = self._fetcher()
         if fetcher is None:
             return
         try:
-            fetcher.finish(self._parts, answer)
+            fetcher.finish(self.parts, answer)
         except BaseException as error:  # nobody may wait forever
-            fetcher._fail(self._parts, error)
+            fetcher._fail(self.parts, error)
 
 
 def join_neighbours(ranges: Iterable[Range]) -> list[list[Range]]:
@@ -344,6 +367,7 @@ forgetting: weakref.WeakSet[Any] = weakref.WeakSet()  # objects with forget(), c
 
 
 def _forget_all() -> None:
+    ENDING.set()
     for one in list(forgetting):
         one.forget()
 

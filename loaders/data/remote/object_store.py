@@ -189,7 +189,7 @@ class ObjectStore:
                 return None
             self.count_retry()
             self._warn_of_failures(url, error, deadline)
-            return pause_s
+            return 0.0 if deadline.wait(pause_s) else None
 
         try:
             return with_retries(attempt, pause=pause)

@@ -15,7 +15,6 @@ from penstock.loaders.data.requests.mirrors import Mirrors
 from penstock.loaders.data.requests.request_retries import retry_after_s
 from penstock.loaders.data.samples.version import Version
 from penstock.loaders.system.retries import find_headers
-from penstock.pipelines.errors import LoaderError
 
 _KEPT_S = 300.0  # a signature is valid for longer
 _CLIENT_KEPT_S = 2.0  # settings of the environment are read this often
@@ -50,7 +49,7 @@ class PlainRequests:
             client = self._client(url, now)
             try:
                 found = client.plain_request(url) if isinstance(client, ObstoreClient) else None
-            except LoaderError:  # the client will raise it again, with its cause
+            except Exception:  # the client will raise it again, with its cause, or heal
                 found = None
             if found is None:
                 return None
@@ -101,6 +100,13 @@ def _version(etag: bytes, modified: bytes, total: bytes) -> Version:
     return Version.of_object(etag.decode("latin-1") or None, date, size)
 
 
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Refuses redirects: urllib would send all headers, which may be secret, to another host."""
+
+    def redirect_request(self, *_: object) -> None:
+        return None
+
+
 def ask_pause_s(client: Client, url: str, error: Exception) -> float | None:
     """Return the seconds that a server with too many requests asks to wait (Retry-After); None if it does not.
 
@@ -114,7 +120,7 @@ def ask_pause_s(client: Client, url: str, error: Exception) -> float | None:
         if plain is None or not plain[0].startswith(("http://", "https://")):
             return None
         request = urllib.request.Request(plain[0], headers={**plain[1], "Range": "bytes=0-0"})  # noqa: S310
-        with urllib.request.urlopen(request, timeout=_ASK_TIMEOUT_S):  # noqa: S310
+        with urllib.request.build_opener(_NoRedirects).open(request, timeout=_ASK_TIMEOUT_S):
             return None
     except urllib.error.HTTPError as refusal:
         return retry_after_s(find_headers(refusal))

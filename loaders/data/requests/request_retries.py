@@ -13,13 +13,17 @@ from penstock.pipelines.errors import LoaderError
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 20.0
 _FEW = 4  # times that a request is repeated after an error that may be lasting
+ENDING = threading.Event()  # set when the interpreter ends: it waits for the threads that repeat requests
 
 
 class Deadline:
-    """A limit, from now on, for all attempts of a read together; an attempt that receives data may exceed it."""
+    """A limit, from now on, for all attempts of a read together; an attempt that receives data may exceed it.
 
-    def __init__(self, retry_s: float) -> None:
-        self.retry_s = retry_s
+    stop: when it is set, no other attempt is made.
+    """
+
+    def __init__(self, retry_s: float, stop: threading.Event = ENDING) -> None:
+        self.retry_s, self._stop = retry_s, stop
         self._end = time.monotonic() + retry_s
 
     @property
@@ -30,7 +34,11 @@ class Deadline:
     def allows_attempt(self, pause_s: float = 0.0) -> bool:
         """Return whether an attempt that begins `pause_s` from now can end in time."""
         left_s = self._end - time.monotonic() - pause_s
-        return left_s > 0 and left_s >= min(LAST_STALL_S, self.retry_s / 2)
+        return left_s > 0 and left_s >= min(LAST_STALL_S, self.retry_s / 2) and not self._stop.is_set()
+
+    def wait(self, pause_s: float) -> bool:
+        """Wait between two attempts; return whether the next one is still wanted."""
+        return not self._stop.wait(pause_s)
 
     def stall_s(self, number: int) -> float:
         """Return the limit in seconds for attempt `number`, counted from 0, to receive nothing."""

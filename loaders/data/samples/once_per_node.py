@@ -73,6 +73,7 @@ def once_per_node(name: bytes | None, what: str) -> Iterator[bool]:
             fd = open_private(path, os.O_RDWR)
             stack.callback(os.close, fd)
             _wait_for(fd, what)
+            stack.callback(fcntl.flock, fd, fcntl.LOCK_UN)  # else a process forked meanwhile would hold the lock
         except OSError as error:
             if error.errno not in _NO_LOCKS:
                 raise

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,10 +22,13 @@ from served_rows import serve
 
 from penstock.loaders.data.files.image_folder import ImageFolder
 from penstock.loaders.data.remote import curl_requests, fetcher
+from penstock.loaders.data.remote.clients import client_of
 from penstock.loaders.data.remote.curl_requests import Answer, CurlRequests, Job, has_curl
 from penstock.loaders.data.remote.fetcher import Fetcher, Range
 from penstock.loaders.data.remote.object_store import ObjectStore
-from penstock.loaders.data.remote.plain_requests import PlainRequests
+from penstock.loaders.data.remote.obstore_client import ObstoreClient
+from penstock.loaders.data.remote.plain_requests import PlainRequests, ask_pause_s
+from penstock.loaders.data.requests import request_retries
 from penstock.loaders.data.requests.pace import Pace
 from penstock.loaders.data.samples.version import Version
 from penstock.pipelines.errors import LoaderError
@@ -310,6 +317,109 @@ def test_more_is_fetched_ahead_only_where_a_loader_waits(monkeypatch: pytest.Mon
                     wait_until(lambda now=fetching: all(one.is_done for one in now._coming.values()))  # type: ignore[misc]
                 assert len(fetching.take(at)) == 100
             assert fetching._room == room
+
+
+def open_fetcher(url: str) -> Fetcher:
+    version = Version.of_object(ETAG, None, len(DATA))
+    return Fetcher(ObjectStore(), lambda at: Range(at, url, 200 * at, 100, version), Pace(4, 1 << 20), 1 << 20)
+
+
+@pytest.mark.parametrize("what", ["epoll", "thread", "eventfd", "pool", "keys"])
+def test_nobody_waits_for_what_could_not_be_requested(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once, no descriptor or thread is left, or keys cannot be renewed while an address is signed."""
+    failures = list[str]()
+    monkeypatch.setattr(threading, "excepthook", lambda about: None)  # reports the end of the thread
+
+    def fail_once(
+        holder: Any, name: str, error: Exception, *, is_wanted: Callable[..., bool] = lambda *_: True
+    ) -> None:
+        usual = getattr(holder, name)
+
+        def failing(*arguments: Any) -> Any:
+            if failures or not is_wanted(*arguments):
+                return usual(*arguments)
+            failures.append(name)
+            raise error
+
+        monkeypatch.setattr(holder, name, failing)
+
+    def is_fetching(thread: threading.Thread) -> bool:
+        return thread.name == "penstock-fetch"
+
+    with serve_data() as (url, _):
+        fetching = open_fetcher(f"{url}/a")
+        too_many, no_thread = OSError(24, "Too many open files"), RuntimeError("can't start new thread")
+        if what == "thread":
+            fail_once(threading.Thread, "start", no_thread, is_wanted=is_fetching)
+        elif what == "pool":
+            monkeypatch.setattr(fetching, "_may_curl", False)
+            fail_once(fetching._threads, "submit", no_thread)
+        elif what == "keys":
+            fail_once(ObstoreClient, "plain_request", RuntimeError("a provider's error"))
+        else:
+            fail_once(curl_requests.select if what == "epoll" else curl_requests.os, what, too_many)
+        if what == "pool":
+            with pytest.raises(RuntimeError, match="new thread"):
+                fetching.announce([0])
+        else:
+            fetching.announce([0])
+        taken = dict[int, bytes]()
+        taker = threading.Thread(target=lambda: taken.update((at, bytes(fetching.take(at))) for at in range(3)))
+        taker.daemon = True
+        taker.start()
+        taker.join(20)
+    assert taken == {at: DATA[200 * at : 200 * at + 100] for at in range(3)}
+    assert failures
+
+
+def test_forgotten_requests_are_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pause is long, and repetitions may last for minutes: closing a loader and Ctrl-C must not wait for them."""
+    monkeypatch.setattr(request_retries, "random", SimpleNamespace(uniform=lambda low, high: 60.0))
+    with serve_data(lambda handler, start, end: say(handler, 503, b"")) as (url, seen):
+        fetching = open_fetcher(f"{url}/a")
+        fetching.announce(range(3))
+        deadline = time.monotonic() + 20
+        while not fetching._store.retries > 1 and time.monotonic() < deadline:  # by libcurl and by the store
+            time.sleep(0.01)
+        fetching.forget()
+        begun, before = time.monotonic(), len(seen)
+        fetching._threads._pool.shutdown()
+        assert time.monotonic() - begun < 20
+        assert len(seen) == before
+
+
+EXIT = """
+import sys, threading, time
+from types import SimpleNamespace
+from penstock.loaders.data.remote import fetcher
+from penstock.loaders.data.remote.object_store import ObjectStore
+from penstock.loaders.data.requests import request_retries
+from concurrent.futures import ThreadPoolExecutor
+
+request_retries.random = SimpleNamespace(uniform=lambda low, high: 200.0)
+store = ObjectStore()
+ThreadPoolExecutor(1).submit(store.read, sys.argv[1], 0, 10)
+while not store.retries:
+    time.sleep(0.01)
+"""
+
+
+def test_the_interpreter_ends_while_requests_fail() -> None:
+    with serve_data(lambda handler, start, end: say(handler, 503, b"")) as (url, _):
+        subprocess.run([sys.executable, "-c", EXIT, f"{url}/a"], check=True, timeout=60)
+
+
+def test_a_server_is_asked_for_its_pause_without_sending_headers_to_another_host() -> None:
+    with serve_data() as (other, others):
+
+        def elsewhere(handler: BaseHTTPRequestHandler, start: int, end: int) -> bool:
+            return say(handler, 302, b"", Location=f"{other}/b")
+
+        with serve_data(elsewhere) as (url, own):
+            client = client_of(f"{url}/a", (("Authorization", "secret"),))
+            assert ask_pause_s(client, f"{url}/a", OSError("503")) is None
+        assert own[0]["authorization"] == "secret"
+        assert not others
 
 
 def test_without_pycurl_the_store_reads_everything(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import time
@@ -180,3 +181,25 @@ def test_ranks_trust_what_another_one_finished(tmp_path: Path, monkeypatch: pyte
 
 def no_locks(fd: int, operation: int) -> None:
     raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+
+def test_a_process_forked_by_a_rank_does_not_keep_its_lock(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Such as a worker that another thread starts meanwhile: the other ranks would wait until it ends."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    end, keep = os.pipe()
+    with once_per_node(b"a.index", "making it"):
+        child = os.fork()
+        if not child:
+            os.close(keep)
+            os.read(end, 1)  # until the parent closes its end
+            os._exit(0)
+    try:
+        fd = os.open(next(tmp_path.rglob("a.lock")), os.O_RDWR)
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.close(fd)
+    finally:
+        os.close(keep)
+        os.waitpid(child, 0)
+        os.close(end)

@@ -24,7 +24,6 @@ from penstock.loaders.data.remote.remote_object import Part
 from penstock.loaders.data.requests import request_retries, time_limits
 from penstock.loaders.data.requests.pace import Pace
 from penstock.loaders.data.samples.version import Version
-from penstock.loaders.system import retries
 from penstock.pipelines.native.rows import ROW
 
 NUM_PHOTOS = 37
@@ -187,7 +186,7 @@ def test_all_attempts_at_a_sample_and_its_neighbours_end_within_retry_s(
     clock = Clock()
     client = DeadClient(clock, seconds)
     monkeypatch.setattr(request_retries, "time", clock)
-    monkeypatch.setattr(retries, "time", clock)
+    monkeypatch.setattr(request_retries.Deadline, "wait", lambda _, pause_s: clock.sleep(pause_s) or True)
     monkeypatch.setattr(object_store, "client_of", lambda url, headers=(): client)
     monkeypatch.setattr(fetcher, "has_curl", lambda: False)
     fetching = Fetcher(

@@ -21,7 +21,6 @@ from penstock.loaders.data.remote.object_store import ObjectStore
 from penstock.loaders.data.remote.remote_object import Part, RemoteObject
 from penstock.loaders.data.requests import request_retries
 from penstock.loaders.data.samples.version import Version
-from penstock.loaders.system import retries
 
 FOUND = RemoteObject(9, Version.of_object("a", "", 9))
 URL = "http://host/a.bin"
@@ -48,7 +47,7 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     found = Clock()
     monkeypatch.setattr(request_retries, "time", found)
-    monkeypatch.setattr(retries, "time", found)
+    monkeypatch.setattr(request_retries.Deadline, "wait", lambda _, pause_s: found.sleep(pause_s) or True)
     return found
 
 
