@@ -406,7 +406,7 @@ while not store.retries:
 
 def test_the_interpreter_ends_while_requests_fail() -> None:
     with serve_data(lambda handler, start, end: say(handler, 503, b"")) as (url, _):
-        subprocess.run([sys.executable, "-c", EXIT, f"{url}/a"], check=True, timeout=60)
+        assert subprocess.run([sys.executable, "-c", EXIT, f"{url}/a"], check=False, timeout=60).returncode == 0
 
 
 def test_a_server_is_asked_for_its_pause_without_sending_headers_to_another_host() -> None:

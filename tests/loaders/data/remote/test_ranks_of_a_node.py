@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import json
@@ -124,7 +125,8 @@ def test_a_later_opening_and_a_later_run_see_a_changed_tar(
 ) -> None:
     node = Node(commands, tmp_path / "node")
     first = node.run(KINDS["tars"], openings=2)
-    assert all(sum(openings[number] > 0 for openings, *_ in first) == 1 for number in range(2))
+    # Listing and index have a lock each: two ranks may each do one of them.
+    assert all(1 <= sum(openings[number] > 0 for openings, *_ in first) <= 2 for number in range(2))
     tar = server.root / "data/train-0.tar"
     write_tar(tar, [("a/new.jpg", photo(99)), ("b/new.jpg", photo(98))])
     second = node.run(KINDS["tars"])
@@ -195,10 +197,14 @@ def test_a_process_forked_by_a_rank_does_not_keep_its_lock(monkeypatch: pytest.M
             os.close(keep)
             os.read(end, 1)  # until the parent closes its end
             os._exit(0)
+    is_free = False
     try:
         fd = os.open(next(tmp_path.rglob("a.lock")), os.O_RDWR)
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            is_free = True
         os.close(fd)
+        assert is_free
     finally:
         os.close(keep)
         os.waitpid(child, 0)
