@@ -10,7 +10,6 @@ from typing import Annotated, Any
 import typer
 
 from penstock.bench.record.settings import setting
-from penstock.loaders.data.remote.access import Headers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +58,8 @@ class DataOptions:
         """Return the options that were given, as arguments of open_source."""
         labels = values["label"] or [None]
         label = labels if len(labels) > 1 else labels[0]
+        from penstock.loaders.data.remote.access import Headers  # here: help must not import torch
+
         headers = Headers.parse(values["headers"]) if values["headers"] else None
         read = {**values, "label": label, "classes": _read_classes(values["classes"]), "headers": headers}
         return {name: value for name, value in read.items() if value is not None}
