@@ -107,6 +107,8 @@ def is_unchanged(
             doubtful = np.flatnonzero(~are_same & may_be_mirrors)
             if len(doubtful) == 0:
                 break
+            # In another order each time: mirrors that answer in turn could meet each object with the same tag again.
+            doubtful = np.random.default_rng().permutation(doubtful)
             now = stat(prefix, [samples.container_names(some[doubtful])])[1]
             are_same[doubtful] = np.equal(now, samples.versions[some[doubtful]])
     return np.array_equal(sizes, samples.container_sizes[some]) and bool(are_same.all())
