@@ -317,7 +317,7 @@ class _Handle:
     def answer(self, error: int) -> tuple[Job, Answer]:
         """Return the request and its answer; error: number of libcurl's error, or 0."""
         job, pycurl = self.job, self._pycurl
-        status = 0 if error else self.curl.getinfo(pycurl.RESPONSE_CODE)
+        status, is_encoded = 0 if error else self.curl.getinfo(pycurl.RESPONSE_CODE), False
         etag = modified = place = b""
         for line in self._head:
             name, _, value = line.partition(b":")
@@ -330,11 +330,12 @@ class _Handle:
                 elif name == b"content-range":
                     place = value.strip()
                 elif name == b"content-encoding":
-                    status = 0
+                    is_encoded = True
             elif not value and name.startswith(b"HTTP/"):  # the answer after a redirect
                 etag = modified = place = b""
+                is_encoded = False
         body = self._body
-        data = b"" if status != 206 else body[0] if len(body) == 1 else b"".join(body)
+        data = b"" if status != 206 or is_encoded else body[0] if len(body) == 1 else b"".join(body)
         self._body.clear()
         del self.job  # with its samples
         is_untrusted = error in (pycurl.E_PEER_FAILED_VERIFICATION, pycurl.E_SSL_CACERT_BADFILE)

@@ -160,6 +160,16 @@ def test_a_wrong_answer_is_not_accepted(name: str, monkeypatch: pytest.MonkeyPat
         assert not is_right(request(f"{url}/a"))
 
 
+def test_an_encoded_answer_does_not_count_as_a_busy_server() -> None:
+    """Some objects of S3 are stored with an encoding: the store reads them, and nothing is slowed down."""
+    with serve_data(WRONG["an encoding"]) as (url, _):
+        answer, fetching = request(f"{url}/a"), open_fetcher(f"{url}/a")
+        assert (answer.status, answer.data) == (206, b"")
+        limit = fetching._pace.limit
+        assert bytes(fetching.take(0)) == DATA[:100]
+        assert (fetching._pace.limit, fetching._pause_s, fetching._store.retries) == (limit, 0.0, 0)
+
+
 def test_a_whole_object_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server without ranges sends gigabytes: the request ends at its headers, and has no body."""
     sent: list[int] = []
