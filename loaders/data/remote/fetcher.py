@@ -285,15 +285,14 @@ class Fetcher:
                 part.error = error
         self._tell()
 
-    def finish(self, parts: list[_Coming], answer: Answer) -> None:
+    def finish(self, job: _RangeJob, answer: Answer) -> None:
         """Take the answer to a request by libcurl, in its thread."""
-        first, last = parts[0].wanted, parts[-1].wanted
-        size = last.start + last.size - first.start
-        if self._plain.is_right(answer, first.start, size, first.version):
+        first = job.parts[0].wanted
+        if self._plain.is_right(answer, job.start, job.size, first.version):
             self._pause_s = 0.0
-            self._pace.answered(answer.seconds, size)
-            self._store.count(size)
-            self._deliver(parts, memoryview(answer.data))
+            self._pace.answered(answer.seconds, job.size)
+            self._store.count(job.size)
+            self._deliver(job.parts, memoryview(answer.data))
             return
         self._plain.forget(first.url)
         if answer.is_untrusted:  # libcurl finds other certificates than the store: do not ask it again
@@ -304,7 +303,7 @@ class Fetcher:
             # Meanwhile the store repeats the requests that failed.
             self._pause_s = min(_LONGEST_PAUSE_S, 2 * self._pause_s or _FIRST_PAUSE_S)
             self._resume_at = time.monotonic() + self._pause_s
-        self._submit(parts)
+        self._submit(job.parts)
 
 
 def _limit_of(fetcher: Fetcher) -> Callable[[], int]:
@@ -324,8 +323,7 @@ class _RangeJob(Job):
     __slots__ = ("_fetcher", "parts")
 
     def __init__(self, fetcher: Fetcher, parts: list[_Coming], url: str, headers: tuple[str, ...]) -> None:
-        first, last = parts[0].wanted, parts[-1].wanted
-        super().__init__(url, headers, first.start, last.start + last.size - first.start)
+        super().__init__(url, headers, *_span([part.wanted for part in parts]))
         self._fetcher, self.parts = weakref.ref(fetcher), parts
 
     def begin(self) -> bool:
@@ -336,7 +334,7 @@ class _RangeJob(Job):
         if fetcher is None:
             return
         try:
-            fetcher.finish(self.parts, answer)
+            fetcher.finish(self, answer)
         except BaseException as error:  # nobody may wait forever
             fetcher._fail(self.parts, error)
 
@@ -358,9 +356,13 @@ def join_neighbours(ranges: Iterable[Range]) -> list[list[Range]]:
 
 def read_joined(store: ObjectStore, ranges: Sequence[Range], deadline: Deadline | None = None) -> memoryview:
     """Read neighbours with one request. Raises LoaderError as ObjectStore.read does."""
-    first, last = ranges[0], ranges[-1]
-    part = store.read(first.url, first.start, last.start + last.size - first.start, first.version, deadline)
+    part = store.read(ranges[0].url, *_span(ranges), ranges[0].version, deadline)
     return memoryview(part.data).cast("B")
+
+
+def _span(ranges: Sequence[Range]) -> tuple[int, int]:
+    """Return the offset and the number of bytes from the first to the last of joined neighbours."""
+    return ranges[0].start, ranges[-1].start + ranges[-1].size - ranges[0].start
 
 
 forgetting: weakref.WeakSet[Any] = weakref.WeakSet()  # objects with forget(), called when the interpreter ends

@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 import pyarrow
 import torch
+from photo_folder import photo
 from pyarrow import parquet
 from range_server import RangeServer, serve_ranges
+from tar_files import write_tar
 
 from penstock.loaders import create_loader
 from penstock.loaders.data.files.image_folder import ImageFolder
@@ -30,6 +32,16 @@ def write_containers(root: Path, photos: ImageFolder) -> None:
     for part in range(PARTS):
         samples = [photos.read(index) for index in range(len(photos)) if index % PARTS == part]
         (root / f"{part}.bin").write_bytes(b"".join(samples))
+
+
+def write_kinds(root: Path, count: int) -> None:
+    """Write `count` photos into a new folder: as a.tar, and as files that a.csv lists."""
+    root.mkdir()
+    members = [(f"{n}.{suffix}", data) for n in range(count) for suffix, data in (("jpg", photo(n)), ("cls", b"0"))]
+    write_tar(root / "a.tar", members)
+    for n in range(count):
+        (root / f"{n}.jpg").write_bytes(photo(n))
+    (root / "a.csv").write_text("path,label\n" + "".join(f"{n}.jpg,0\n" for n in range(count)))
 
 
 def write_row_groups(path: Path, photos: ImageFolder, rows: int) -> None:

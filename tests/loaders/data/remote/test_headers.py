@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from photo_folder import photo
 from range_server import RangeServer, serve_ranges
-from tar_files import write_tar
+from remote_photos import write_kinds
 
 from penstock.bench.commands.data_options import DataOptions
 from penstock.bench.record.settings import BenchSettings
@@ -48,12 +48,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RangeSer
     """A server of a tar, a table and images; indexes are saved below the temporary folder."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     root = tmp_path / "root"
-    root.mkdir()
-    members = [(f"{n}.{suffix}", data) for n in range(COUNT) for suffix, data in (("jpg", photo(n)), ("cls", b"0"))]
-    write_tar(root / "a.tar", members)
-    for n in range(COUNT):
-        (root / f"{n}.jpg").write_bytes(photo(n))
-    (root / "a.csv").write_text("path,label\n" + "".join(f"{n}.jpg,0\n" for n in range(COUNT)))
+    write_kinds(root, COUNT)
     with serve_ranges(root) as server:
         yield server
 

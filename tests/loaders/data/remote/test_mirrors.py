@@ -14,7 +14,7 @@ import pytest
 import range_server
 from photo_folder import photo
 from range_server import RangeServer, serve_ranges
-from tar_files import write_tar
+from remote_photos import write_kinds
 
 from penstock.loaders import LoaderError, open_source
 from penstock.loaders.data.remote.object_store import ObjectStore
@@ -31,12 +31,7 @@ def mirrors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RangeSe
     """A server whose answers come from two mirrors in turn: equal files and times, and a tag of each mirror."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     root = tmp_path / "root"
-    root.mkdir()
-    members = [(f"{n}.{suffix}", data) for n in range(COUNT) for suffix, data in (("jpg", photo(n)), ("cls", b"0"))]
-    write_tar(root / "a.tar", members)
-    for n in range(COUNT):
-        (root / f"{n}.jpg").write_bytes(photo(n))
-    (root / "a.csv").write_text("path,label\n" + "".join(f"{n}.jpg,0\n" for n in range(COUNT)))
+    write_kinds(root, COUNT)
     for path in root.iterdir():
         os.utime(path, (OLD.timestamp(), OLD.timestamp()))
     with serve_ranges(root) as server:
